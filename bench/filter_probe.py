@@ -120,6 +120,7 @@ def main() -> None:
         (service.ExtenderService, "apply_batch", "events"),
         (service.ExtenderService, "tick", "periodic work"),
         (service.ExtenderService, "_remove_results", "removal of cached results"),
+        (service.ExtenderService, "_check_report", "check of a prediction"),
         (service.ExtenderService, "_evaluate_ahead", "evaluation for later calls"),
         (ranking.NodeRanking, "__init__", "ranking of known states"),
         (garbage.GarbageCollection, "_collect_all", "full garbage collection"),

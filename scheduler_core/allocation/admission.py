@@ -9,6 +9,7 @@ Source: ``devicesToAllocate`` of ``pkg/kubelet/cm/devicemanager`` of Kubernetes 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -73,6 +74,18 @@ def predict_sets(
     shape: MachineShape, free: Sets, steps: ContainerSteps, kubelet: KubeletModel = NO_TOPOLOGY_MANAGER
 ) -> Prediction:
     """Return the sets of GPUs that a pod may hold after all containers started. ``free``: at admission."""
+    found = predict_while(lambda: True, shape, free, steps, kubelet)
+    assert found is not None
+    return found
+
+
+def predict_while(
+    may_continue: Callable[[], bool], shape: MachineShape, free: Sets, steps: ContainerSteps, kubelet: KubeletModel
+) -> Prediction | None:
+    """Return the sets as ``predict_sets`` does.
+
+    ``may_continue``: is asked before each set of free GPUs; if it is false, None is returned. The next call goes on.
+    """
     devices = total_devices(steps)
     if isinstance(free, SomeSet):
         return _some_gpus(shape, free.among, steps)
@@ -80,6 +93,8 @@ def predict_sets(
         return _some_gpus(shape, free.among, steps)
     outcomes, may_crash = set[int](), False
     for mask in free.masks:
+        if not may_continue():
+            return None
         found = predict_exact(shape, mask, steps, kubelet)
         may_crash |= found.may_crash
         if isinstance(found.sets, SomeSet) or len(outcomes) > MAX_SETS:

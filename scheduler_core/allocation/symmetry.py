@@ -12,12 +12,13 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from functools import lru_cache
 from itertools import chain, combinations_with_replacement, groupby, product
 from math import comb
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import msgspec
 
 from gputopo.recent_results import recent_results
-from scheduler_core.allocation.gpu_sets import MAX_SETS, union
+from scheduler_core.allocation.gpu_sets import union
 
 _REMEMBERED, _REMEMBERED_EXCHANGES = 1 << 12, 1 << 10  # of each machine shape
 _FEW = 64
@@ -36,6 +37,10 @@ class _Part(msgspec.Struct, frozen=True, eq=False):
     equal: bool = True  # its parts can be exchanged
 
 
+# GPUs that can be exchanged with each other, and the parts that can, each with its groups; no parts: single GPUs.
+_Group = tuple[int, tuple[tuple["_Group", ...], ...]]
+
+
 class _Arranged(NamedTuple):
     """A part, its GPUs ordered by their marks as far as exchanges permit."""
 
@@ -43,6 +48,7 @@ class _Arranged(NamedTuple):
     places: Order
     parts: tuple[_Arranged, ...] = ()
     equal: bool = True  # its parts with the same marks can be exchanged
+    groups: tuple[_Group, ...] = ()
 
 
 class Permutation(NamedTuple):
@@ -88,6 +94,7 @@ class Symmetry:
         self._arranged_part = recent_results(_REMEMBERED)(self._arrange_part)
         self.permutation = recent_results(_REMEMBERED)(self._permutation)
         self._exchanges = lru_cache(maxsize=_REMEMBERED_EXCHANGES)(self._find_exchanges)
+        self._groups = lru_cache(maxsize=_REMEMBERED_EXCHANGES)(self._find_groups)
         self.canonical = lru_cache(maxsize=_REMEMBERED)(self._canonical)
 
     def _permutation(self, *masks: int) -> Permutation:
@@ -126,31 +133,38 @@ class Symmetry:
 
     def distinct(self, fixed: tuple[int, ...], masks: Sequence[int]) -> Sequence[int]:
         """Return some of the sets. Each other is equal to one of them up to exchanges that leave ``fixed`` as it is."""
-        exchanges = self._exchanges(*fixed)
-        if not exchanges:
+        alone, groups = self._groups(*fixed)
+        if not groups:
             return masks
-        found, known = list[int](), set[int]()
+        found: dict[Hashable, int] = {}
         for mask in masks:
-            if mask not in known:
-                found.append(mask)
-                known.update(_reached({mask}, exchanges, MAX_SETS) or (mask,))
-        return found
+            found.setdefault((mask & alone, *_counts(groups, mask)), mask)
+        return list(found.values())
 
     def _find_exchanges(self, *fixed: int) -> tuple[Permutation, ...]:
         """Return exchanges that together make up all exchanges which leave these sets as they are."""
         return tuple(_exchanges(self._arrange(self._whole, fixed), self._size))
+
+    def _find_groups(self, *fixed: int) -> tuple[int, tuple[_Group, ...]]:
+        """Return the GPUs that no exchange moves which leaves these sets as they are, and the groups of the others."""
+        groups = self._arrange(self._whole, fixed).groups
+        alone = union([gpus for gpus, _ in groups if not gpus & (gpus - 1)])
+        return alone, tuple([each for each in groups if not each[0] & alone])
 
     def _arrange(self, part: _Part, masks: tuple[int, ...]) -> _Arranged:
         return self._arranged_part(part, *(mask & part.gpus for mask in masks))
 
     def _arrange_part(self, part: _Part, *masks: int) -> _Arranged:
         if not part.parts:
-            return _Arranged(tuple(_mark(place, masks) for place in part.places), part.places)
+            marks = tuple([_mark(place, masks) for place in part.places])
+            return _Arranged(marks, part.places, groups=((part.gpus, ()),))
         parts = [self._arrange(each, masks) for each in part.parts]
         if part.equal:
             parts.sort()
+        groups = _groups(parts) if part.equal else tuple(chain.from_iterable([each.groups for each in parts]))
         marks = tuple(chain.from_iterable([each.marks for each in parts]))
-        return _Arranged(marks, tuple(chain.from_iterable([each.places for each in parts])), tuple(parts), part.equal)
+        places = tuple(chain.from_iterable([each.places for each in parts]))
+        return _Arranged(marks, places, tuple(parts), part.equal, groups)
 
 
 def _join_parts(gpus: Sequence[Hashable], pair: Callable[[int, int], Hashable]) -> _Part:
@@ -216,12 +230,15 @@ def _mark(place: int, masks: tuple[int, ...]) -> int:
     return code
 
 
+_marks_of = attrgetter("marks")
+
+
 def _alike(arranged: _Arranged) -> Iterator[tuple[_Arranged, ...]]:
     """Yield the parts that can be exchanged with each other in any way."""
     if not arranged.equal:
         yield from ((each,) for each in arranged.parts)
         return
-    for _, parts in groupby(arranged.parts, key=lambda each: each.marks):
+    for _, parts in groupby(arranged.parts, key=_marks_of):
         yield tuple(parts)
 
 
@@ -245,6 +262,33 @@ def _exchanges(arranged: _Arranged, size: int) -> Iterator[Permutation]:
             yield _moved(parts[:2], size)
         if len(parts) > 2:
             yield _moved(parts, size)
+
+
+def _groups(parts: Sequence[_Arranged]) -> tuple[_Group, ...]:
+    """Return the groups of a part whose parts can be exchanged if they have the same marks."""
+    found = list[_Group]()
+    for _, same in groupby(parts, key=_marks_of):
+        alike = list(same)
+        if len(alike) == 1:
+            found += alike[0].groups
+        else:
+            nested = tuple([each.groups for each in alike]) if alike[0].parts else ()
+            found.append((union([1 << place for each in alike for place in each.places]), nested))
+    return tuple(found)
+
+
+def _counts(groups: tuple[_Group, ...], mask: int) -> tuple[Any, ...]:
+    """Return the same value for all sets that are equal up to exchanges within the groups."""
+    return tuple(
+        [
+            (mask & gpus).bit_count()
+            if not parts
+            else tuple(sorted([_counts(part, mask) for part in parts]))
+            if mask & gpus
+            else ()
+            for gpus, parts in groups
+        ]
+    )
 
 
 def _moved(parts: Sequence[_Arranged], size: int) -> Permutation:

@@ -326,6 +326,11 @@ def canonical_state(state: NodeState) -> NodeState:
     return _canonical_states(state)
 
 
+def known_canonical_state(state: NodeState) -> NodeState | None:
+    """Return the canonical state if it was computed before; None also if the state is evaluated as it is."""
+    return _canonical_states.known(state)
+
+
 def _canonical_state(state: NodeState) -> NodeState:
     assert state.shape is not None
     # Hints of the Topology Manager prefer low ids of NUMA nodes; so does the classic rule for nodes without an agent.

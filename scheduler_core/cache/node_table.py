@@ -10,7 +10,7 @@ from immutables import Map
 
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import NodeRecord, is_hold
-from scheduler_core.cache.node_state import NodeState, canonical_state, state_from_record, state_of
+from scheduler_core.cache.node_state import NodeState, known_canonical_state, state_from_record, state_of
 from scheduler_core.policy.policy import READS_NOTHING_MORE, Policy
 
 
@@ -22,9 +22,9 @@ class ClusterSnapshot(msgspec.Struct, frozen=True):
     states: Map[str, NodeState] = Map()
 
     def states_in_use(self) -> AbstractSet[NodeState]:
-        """Return the states of the nodes, and the states that are evaluated instead of them."""
+        """Return the states of the nodes, and the states that were evaluated instead of them."""
         found = frozenset(self.states.values())
-        return found.union(map(canonical_state, found))
+        return found.union([same for each in found if (same := known_canonical_state(each)) is not None])
 
 
 def state_if(snapshot: ClusterSnapshot, name: str, pods: Iterable[Occupant]) -> NodeState:

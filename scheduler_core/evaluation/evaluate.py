@@ -17,11 +17,14 @@ from typing import NamedTuple
 
 from gputopo.labels.reasons import Reason
 from gputopo.recent_results import RecentResults
+from scheduler_core.allocation.admission import FEW_GPUS
+from scheduler_core.allocation.gpu_sets import ExactSets
 from scheduler_core.cache.assumed_pods import AssumedPod
 from scheduler_core.cache.node_state import NodeState, canonical_state
 from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.evaluation.filters import rejection_reason
 from scheduler_core.evaluation.in_flight import fits_with_all
+from scheduler_core.evaluation.possible_gpus import prepare_possible_gpus
 from scheduler_core.evaluation.score import Score, score_state, scorer_for, scores_indices, scoring_key
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodProfile, PodRequest
@@ -29,6 +32,7 @@ from scheduler_core.request.pod_request import PodProfile, PodRequest
 Evaluation = Reason | Score
 _MAX_PROFILES = 256  # most share their reasons and scores with others; each takes about a tenth of a megabyte
 _MAX_STATES = 1 << 14  # of each profile
+_MANY_SETS = 64  # possible sets of free GPUs
 HASH_RANGE = 1 << 32
 
 
@@ -53,8 +57,19 @@ class Evaluator(RecentResults[NodeState, Evaluation]):
         filtered = profile if policy.filters else profile._replace(extras=None)
         filtered = filtered._replace(device_request=filtered.device_request._replace(cpu_milli=0))
         reason = _cached_reasons(filtered, policy)
-        exchanges = not _names_places(profile, policy)
-        super().__init__(partial(_evaluate_with, reason, score, exchanges), max_states)
+        self._exchanges = not _names_places(profile, policy)
+        super().__init__(partial(_evaluate_with, reason, score, self._exchanges), max_states)
+
+    def prepare(self, state: NodeState, may_continue: Callable[[], bool]) -> bool:
+        """Do the longest part of an evaluation step by step. Return False if ``may_continue`` ended it."""
+        same = canonical_state(state) if self._exchanges else state
+        return prepare_possible_gpus(self.profile.device_request, same, may_continue)
+
+
+def may_take_long(state: NodeState) -> bool:
+    """Return whether the evaluation of a state may take tens of milliseconds."""
+    is_large = state.shape is not None and len(state.shape.gpus) > FEW_GPUS
+    return is_large and isinstance(state.free, ExactSets) and len(state.free.masks) > _MANY_SETS
 
 
 def _evaluate_with(

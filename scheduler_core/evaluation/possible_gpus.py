@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from gputopo.labels.keys import MIG_RESOURCE_PREFIX
 from gputopo.recent_results import recent_results
 from gputopo.rings import Ring
-from scheduler_core.allocation.admission import predict_sets
+from scheduler_core.allocation.admission import predict_sets, predict_while
 from scheduler_core.allocation.device_plugin import Prediction
 from scheduler_core.allocation.gpu_sets import (
     ExactSets,
@@ -38,6 +38,22 @@ class PossibleGpus(NamedTuple):
 def possible_gpus(device_request: DeviceRequest, node: NodeState) -> tuple[PossibleGpus, ...]:
     """Return the possible GPUs for each requested resource; none where the node's GPUs are not known."""
     return _possible_gpus(device_request.steps_by_resource, device_request.aligned_steps, node)
+
+
+def prepare_possible_gpus(device_request: DeviceRequest, node: NodeState, may_continue: Callable[[], bool]) -> bool:
+    """Predict the possible whole GPUs step by step: then ``possible_gpus`` does not take long.
+
+    ``may_continue``: is asked before each step; if it is false, False is returned, and the next call goes on.
+    """
+    shape, free, kubelet = node.shape, node.free, node.kubelet
+    if shape is None or free is None:
+        return True
+    return all(
+        predict_while(may_continue, shape, free, kubelet.steps_of(steps, device_request.aligned_steps), kubelet)
+        is not None
+        for resource, steps in device_request.steps_by_resource
+        if resource == WHOLE
+    )
 
 
 def whole_gpu_outcome(device_request: DeviceRequest, node: NodeState) -> PossibleGpus | None:

@@ -38,20 +38,30 @@ class PredictionCheck(NamedTuple):
 def check_reports(reports: Iterable[ReportedNode], known: Container[str]) -> Iterator[PredictionCheck]:
     """Yield the checks of the pods that these reports name first and whose UID is known."""
     for report in reports:
-        yield from (found for found in check_predictions(*report) if found.pod.uid in known)
+        yield from check_predictions(*report, known)
 
 
-def check_predictions(before: NodeRecord, after: NodeRecord) -> tuple[PredictionCheck, ...]:
-    """Return the checks of the pods that the report in ``after`` names first. ``before``: the record until then."""
+def check_predictions(
+    before: NodeRecord, after: NodeRecord, known: Container[str] | None = None
+) -> tuple[PredictionCheck, ...]:
+    """Return the checks of the pods that the report in ``after`` names first.
+
+    ``before``: the record until then. ``known``: only pods with these UIDs are checked; None: all.
+    """
     shape, report = whole_gpu_shape(after), kubelet_report_of(after)
     if shape is None or report is None:
         return ()
     earlier = kubelet_report_of(before) if whole_gpu_shape(before) is shape else None
-    named = [pod for pod in after.pods if _is_named(pod, report) and (earlier is None or not _is_named(pod, earlier))]
+    named = [
+        pod
+        for pod in after.pods
+        if _is_named(pod, report)
+        and (earlier is None or not _is_named(pod, earlier))
+        and (known is None or pod.uid in known)
+    ]
     if earlier is None or not named:
         return tuple(_compare_prediction(None, report.allocated[pod.uid], pod, after.name, shape) for pod in named)
-    known = _record_at_admission(before, earlier, report)
-    predicted = _forecast(known, shape)
+    predicted = _forecast(_record_at_admission(before, earlier, report), shape)
     return tuple(
         _compare_prediction(predicted(pod), report.allocated[pod.uid], pod, after.name, shape) for pod in named
     )

@@ -21,7 +21,14 @@ from gputopo.labels.reasons import Reason
 from scheduler_core.cache.change_log import ChangeLog
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.cache.node_table import ClusterSnapshot
-from scheduler_core.evaluation.evaluate import HASH_RANGE, Evaluation, Evaluator, evaluator_for, spread_hash
+from scheduler_core.evaluation.evaluate import (
+    HASH_RANGE,
+    Evaluation,
+    Evaluator,
+    evaluator_for,
+    may_take_long,
+    spread_hash,
+)
 from scheduler_core.evaluation.node_index import HashedName, NodeIndex
 from scheduler_core.evaluation.refusals import Rejections
 from scheduler_core.evaluation.score import Score
@@ -106,10 +113,20 @@ class NodeRanking:
         """The nodes that are not evaluated yet."""
         return WaitingNodes(frozenset(self._waiting), sum(map(len, self._waiting.values())))
 
-    def evaluate_waiting(self, may_continue: Callable[[], bool] = lambda: True) -> None:
-        """Evaluate the states that wait. ``may_continue``: is asked before each state."""
-        while self._waiting and may_continue():
-            state = next(iter(self._waiting))
+    def evaluate_waiting(self, may_continue: Callable[[NodeRanking], bool], *, with_long: bool = True) -> None:
+        """Evaluate the states that wait.
+
+        ``may_continue``: is asked before each step. ``with_long``: False: states whose evaluation may take long wait
+        if a node fits.
+        """
+        for state in list(self._waiting):
+            is_long = may_take_long(state)
+            if is_long and self._ranked and not with_long:
+                continue
+            if not may_continue(self):
+                return
+            if is_long and not self.evaluator.prepare(state, lambda: may_continue(self)):
+                return
             self._place(self.evaluator(state), self._waiting.pop(state))
 
     @property
@@ -321,11 +338,16 @@ class Rankings:
         self._mark = -1  # of ``_index``; -1: before all changes
 
     def ranking_for(
-        self, profile: PodProfile, policy: Policy, may_continue: Callable[[NodeRanking], bool] = lambda _: True
+        self,
+        profile: PodProfile,
+        policy: Policy,
+        may_continue: Callable[[NodeRanking], bool] = lambda _: True,
+        *,
+        with_long: bool = True,
     ) -> NodeRanking:
         """Return the current ranking for pods of this profile.
 
-        ``may_continue``: is asked before each evaluation; False: the remaining nodes wait.
+        ``may_continue``, ``with_long``: as for ``evaluate_waiting``; the remaining nodes wait.
         """
         key = (profile, policy)
         snapshot = self._catch_up()
@@ -338,7 +360,7 @@ class Rankings:
         self._rankings[key] = (ranking, self._source.change_log.mark)
         if len(self._rankings) > self._most:
             self._rankings.popitem(last=False)
-        ranking.evaluate_waiting(lambda: may_continue(ranking))
+        ranking.evaluate_waiting(may_continue, with_long=with_long)
         return ranking
 
     def _catch_up(self) -> ClusterSnapshot:

@@ -154,12 +154,16 @@ class Extender:
         if not request.profile.device_request.steps_by_resource:
             return FilterResult(tuple(names), {})
         policy = self.policies.policy_for(request)
-        request, ranking = self._ranking_for(request, policy)
+        may_continue = self._limited()
+        request, ranking = self._ranking_for(request, policy, may_continue=may_continue)
         ready = perf_counter()
         in_flight = self._cache.assumed_pods.on_several_nodes
         closed = self._closed_nodes(request.uid, ranking.snapshot, names) if self.settling else frozenset[str]()
         choose = partial(choose_nodes, policy=policy, in_flight=in_flight, may_continue=self._until_most())
         result = choose(request, ranking, names - closed if closed else names)
+        if not result.nodes and ranking.waiting.includes_some(names, ranking.snapshot):
+            request, ranking = self._ranking_for(request, policy, may_continue=may_continue, with_long=True)
+            result = choose(request, ranking, names - closed if closed else names)
         # Held GPUs are used only if no other GPUs suit. Another reason for a rejection holds without reservations too.
         ignored = frozenset[str]() if result.nodes else self._ignored_holds(pod, names)
         if ignored and Reason.RESERVED.value in result.rejected.values():
@@ -292,18 +296,28 @@ class Extender:
         return PreemptionResult({name: victims[name] for name in found.fitting}, dropped | late, found.rejected)
 
     def _ranking_for(
-        self, request: PodRequest, policy: Policy, ignored: Collection[str] = ()
+        self,
+        request: PodRequest,
+        policy: Policy,
+        ignored: Collection[str] = (),
+        *,
+        may_continue: Callable[[NodeRanking], bool] | None = None,
+        with_long: bool = False,
     ) -> tuple[PodRequest, NodeRanking | PodRanking]:
         """Return the request and its ranking of the nodes, given its siblings and the pod's own reservation.
 
-        ``ignored``: UIDs of capacity holds.
+        ``ignored``: UIDs of capacity holds. ``may_continue``: with evaluation; None: for the time of one call.
+        ``with_long``: long evaluations are not left for later if a node fits.
         """
         table = self._cache.snapshot
         reserved = self._cache.reservations.nodes_for(request.uid) or self._cache.reservations.nodes_of(ignored)
         others = self._cache.placed_siblings_of(request)
         request, own_table = with_owner(request, others, self._cache.snapshot_for_pod(request.uid, ignored))
         request, own_table, near = with_near_siblings(request, others, own_table, self._cache.domains)
-        ranking = self._rankings.ranking_for(request.profile, policy, self._limited())
+        with_long = with_long or self._times.enough_s == inf
+        ranking = self._rankings.ranking_for(
+            request.profile, policy, may_continue or self._limited(), with_long=with_long
+        )
         if own_table is table:
             return request, ranking
         return request, PodRanking(ranking, own_table, {each.node for each in others}.union(reserved, near))

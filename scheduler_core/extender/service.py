@@ -10,6 +10,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from starlette.types import ASGIApp
 from gputopo.crd.reservations import LEDGERS, RESERVATIONS
 from gputopo.recent_results import ResultExpiry
 from scheduler_core.cache.cluster_cache import ClusterCache
-from scheduler_core.cache.events import Batch, LedgerUpdate, ReservationUpdate, WatchStatus
+from scheduler_core.cache.events import Batch, LedgerUpdate, ReportedNode, ReservationUpdate, WatchStatus
 from scheduler_core.cache.watch import WatchErrorLog, restart_reason, silence_reason
 from scheduler_core.evaluation.extensions import CALLS
 from scheduler_core.evaluation.prediction_check import check_reports
@@ -51,6 +52,8 @@ _RESERVATION_KINDS = {RESERVATIONS, LEDGERS}
 _TIMES = EvaluationTimes(enough_s=0.005, most_s=0.015)
 _REMOVALS_PER_S = 25  # of unused results: some milliseconds each
 _AHEAD_S, _AHEAD_PAUSE_S = 0.002, 0.006  # a quarter of a core
+_MAX_REPORTS = 10_000  # whose predictions are not checked yet; the oldest are dropped
+_CHECKS_PAUSE_S = 0.001  # after each report; with 16 GPUs a check may take as long as an event
 _DRAIN_POLL_S = 0.05
 _DRAIN_S = 5.0  # accepted pods are usually bound within this time
 _log = logging.getLogger(__name__)
@@ -91,6 +94,8 @@ class ExtenderService:
         self._expiry = ResultExpiry(_REMOVALS_PER_S)
         self.calls = CallsInProgress()
         self._removal = BackgroundWork(self.calls, self._remove_results, 1 / _REMOVALS_PER_S)
+        self._reports: deque[ReportedNode] = deque(maxlen=_MAX_REPORTS)
+        self._checks = BackgroundWork(self.calls, self._check_report, _CHECKS_PAUSE_S)
         self._ahead = BackgroundWork(self.calls, self._evaluate_ahead, _AHEAD_PAUSE_S)
         self.call_pause = CallPause(self.calls)
         self.decisions = DecisionLog(parts.settings.decisions, wait_for_calls=self.call_pause)
@@ -111,10 +116,9 @@ class ExtenderService:
     def apply_batch(self, batch: Batch[Any]) -> None:
         """Apply a batch of a watch to the cache."""
         changes = self.cache.apply_batch(batch, self._now())
-        for found in check_reports(changes.kubelet_reports, self.cache.pods):
-            self.metrics.count_prediction(found)
-            if found.violated is not None:
-                self._parts.event_writer.write_event(violated_shape_event(found))
+        if changes.kubelet_reports:
+            self._reports.extend(changes.kubelet_reports)
+            self._checks.start_later()
         if self.cache.synced:
             self._catch_up()
             self._update_registration(urgent=batch.kind in (LedgerUpdate, ReservationUpdate))
@@ -143,6 +147,14 @@ class ExtenderService:
         """Remove some of the cached results that are not used any more. Return whether some are left."""
         self._expiry.tick(time.monotonic(), self.cache.snapshot.states_in_use)
         return not self._expiry.is_idle
+
+    def _check_report(self) -> bool:
+        """Check the predictions for the pods of a report. Return whether reports are left."""
+        for found in check_reports([self._reports.popleft()], self.cache.pods):
+            self.metrics.count_prediction(found)
+            if found.violated is not None:
+                self._parts.event_writer.write_event(violated_shape_event(found))
+        return bool(self._reports)
 
     def _evaluate_ahead(self) -> bool:
         """Evaluate some nodes for profiles that were requested before. Return whether some are left."""

@@ -21,6 +21,12 @@ class BackgroundWork:
         if not self._running:
             self._continue()
 
+    def start_later(self) -> None:
+        """Do all pieces later, unless this is going on already."""
+        if not self._running:
+            self._running = True
+            asyncio.get_running_loop().call_later(self._pause_s, self._continue)
+
     def _continue(self) -> None:
         self._running = self._calls.come_first
         if not self._running:

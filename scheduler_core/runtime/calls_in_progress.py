@@ -6,6 +6,7 @@ The threads of watches share the interpreter with the loop: each that decodes do
 
 from __future__ import annotations
 
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 # If calls never end, other work waits for 25 ms in a row and then has a quarter of that: a fifth of the time.
 LONGEST_WAIT_S, WORK_SHARE = 0.025, 0.25
 POLL_S = 0.001
+_MOST_POLLED = 64  # connections; kube-scheduler uses one or two
 _LONGEST_S = 0.050  # from the first byte of a call; then it waits like all other work, so slow clients delay nothing
 
 
@@ -23,13 +25,27 @@ class CallsInProgress:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._until: dict[object, float] = {}
+        self._sockets: dict[object, int] = {}  # file descriptors of connections between two calls
+        self._unread = select.poll()  # these sockets
         self._waiting = 0
         self._working = False
         self._idle = threading.Event()  # cleared while there are calls, or a piece of work
         self._idle.set()
 
+    def expect(self, connection: object, socket: int) -> None:
+        """Note that the next call on this connection may come. ``socket``: its file descriptor."""
+        self.forget(connection)
+        self._sockets[connection] = socket
+        self._unread.register(socket, select.POLLIN)
+
+    def forget(self, connection: object) -> None:
+        """Note that no call is expected on this connection."""
+        if (socket := self._sockets.pop(connection, None)) is not None and socket not in self._sockets.values():
+            self._unread.unregister(socket)
+
     def begin(self, connection: object) -> None:
         """Note the first byte of a call on this connection."""
+        self.forget(connection)
         self._until[connection] = self._clock() + _LONGEST_S
         self._idle.clear()
 
@@ -69,12 +85,20 @@ class CallsInProgress:
     @property
     def come_first(self) -> bool:
         """Return whether other work of the loop should wait."""
-        if not self._until or self._waiting:
+        if self._waiting:
             return False
-        now = self._clock()
-        self._until = {connection: until for connection, until in self._until.items() if now < until}
-        self._update_idle()
-        return bool(self._until)
+        if self._until:
+            now = self._clock()
+            self._until = {connection: until for connection, until in self._until.items() if now < until}
+            self._update_idle()
+        return bool(self._until) or self._has_arrived
+
+    @property
+    def _has_arrived(self) -> bool:
+        """Return whether a call has arrived that the loop has not begun to read."""
+        if not 0 < len(self._sockets) <= _MOST_POLLED:
+            return False
+        return any(events & select.POLLIN for _, events in self._unread.poll(0))
 
     def wait_until_idle(self, timeout_s: float) -> bool:
         """Wait until the loop has neither calls nor a piece of work. Return False at the timeout. For any thread."""

@@ -115,6 +115,11 @@ class HttpConnection(HttpToolsProtocol):
             return
         super().connection_made(transport)
         self._await_request()
+        self._expect_call()
+
+    def _expect_call(self) -> None:
+        if not self.transport.is_closing():
+            self._calls.expect(self, self.transport.get_extra_info("socket").fileno())
 
     def _await_request(self) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
@@ -228,6 +233,7 @@ class HttpConnection(HttpToolsProtocol):
         """Start the deadline for reading the answer, and apply the limit of unread bytes."""
         self._since = time.monotonic()
         self._calls.end(self)
+        self._expect_call()
         if self.flow.write_paused or self.transport.is_closing():
             self._start_write_deadline()
             self._limit_unread()
@@ -265,6 +271,7 @@ class HttpConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the deadlines."""
         self._calls.end(self)
+        self._calls.forget(self)
         self._cancel_deadline()
         if self._write_deadline is not None:
             self._write_deadline.cancel()

@@ -17,11 +17,13 @@ from scheduler_core.cache.change_log import ChangeLog
 from scheduler_core.cache.events import PodUpdate, ReservationUpdate
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import ClusterSnapshot, snapshot_of, with_records, without_nodes
+from scheduler_core.evaluation import ranking as ranking_module
 from scheduler_core.evaluation.evaluate import evaluate, evaluator_for
 from scheduler_core.evaluation.ranking import Rankings
 from scheduler_core.extender.decision_record import encode_decision, parse_decision, replay_differences
 from scheduler_core.extender.extender import DecisionRecord
 from scheduler_core.policy.policy import Policy
+from scheduler_core.request.device_request import WHOLE
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, profile, record, request
 from tests.scheduler_core.fake_scheduler import FakeScheduler, pod_update, unbound_pod
@@ -320,8 +322,9 @@ class TestWaiting:
         }
 
     @pytest.mark.parametrize("seed", range(30))
-    def test_any_changes_between_partial_evaluations(self, seed: int) -> None:
+    def test_any_changes_between_partial_evaluations(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """Others evaluate states that wait here, and evaluations of states in use are forgotten."""
+        monkeypatch.setattr(ranking_module, "may_take_long", lambda state: state.free_devices(WHOLE) % 2)
         random, feed = Random(seed), Feed(fleet(8), ChangeLog())
         rankings, steps_with_waiting = Rankings(feed), 0
         evaluator_for.cache_clear()
@@ -335,7 +338,8 @@ class TestWaiting:
                 evaluator.end_period(())
             allowed = random.choice((0, 1, 2, 1000))
 
-            ranking = rankings.ranking_for(asked.profile, POLICY, partial(_is_left, iter(range(allowed))))
+            may_continue, with_long = partial(_is_left, iter(range(allowed))), random.random() < 0.5
+            ranking = rankings.ranking_for(asked.profile, POLICY, may_continue, with_long=with_long)
 
             expected = evaluate(asked, feed.snapshot, names, OTHER_POLICY)
             found, waiting = list(ranking.best_nodes(names, asked.uid)), ranking.waiting.among(names, feed.snapshot)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from gputopo.labels.reasons import Reason
+from scheduler_core.evaluation import evaluate
 from scheduler_core.extender.extender import EvaluationTimes, Extender, NotReadyError
 from scheduler_core.extender.node_choice import FilterResult
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod import Container, ContainerResources, Metadata, Pod, PodSpec
 from tests.machines import MACHINES
+from tests.scheduler_core.allocation.machines16 import MACHINES16
 from tests.scheduler_core.builders import NOW, pod
 from tests.scheduler_core.fake_scheduler import FakeScheduler, pod_update, unbound_pod, with_soft_preference
 
@@ -230,3 +232,14 @@ class TestTimeLimit:
         found = stage.filter(self.ASKED, "a", "b")
 
         assert (len(found.nodes), found.unchecked, found.unfinished) == (1, frozenset(), False)
+
+    def test_a_long_evaluation_waits_only_while_another_named_node_fits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(evaluate, "_MANY_SETS", 0)
+        stage = FakeScheduler.synced({"large": MACHINES16["dgx2"](), "small": PAIRS})
+        stage.extender = Extender(
+            stage.cache, Policy(), lambda: stage.now, stage.records.append, EvaluationTimes(10.0, 10.0)
+        )
+        either = stage.filter(unbound_pod("first", 1), "small", "large")
+        large = stage.filter(unbound_pod("second", 1), "large")
+
+        assert (either.nodes, large.nodes) == (("small",), ("large",))

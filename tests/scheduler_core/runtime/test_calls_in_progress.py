@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -122,3 +123,43 @@ def test_a_thread_does_not_wait_without_calls() -> None:
 
     for _ in range(1000):
         pause()
+
+
+def test_a_call_that_has_arrived_comes_before_other_work() -> None:
+    calls, (ours, theirs) = CallsInProgress(lambda: 0.0), socket.socketpair()
+    with ours, theirs:
+        calls.expect("connection", ours.fileno())
+        assert not calls.come_first
+
+        theirs.send(b"POST /filter")
+        assert calls.come_first
+        with calls.waiting():
+            assert not calls.come_first
+        calls.begin("connection")
+        calls.end("connection")
+        assert not calls.come_first  # only connections between two calls count
+
+        calls.expect("connection", ours.fileno())
+        assert calls.come_first
+        calls.forget("connection")
+        assert not calls.come_first
+
+
+def test_a_socket_that_is_used_again_is_polled_for_its_new_connection() -> None:
+    calls, (ours, theirs) = CallsInProgress(lambda: 0.0), socket.socketpair()
+    with ours, theirs:
+        calls.expect("closed", ours.fileno())
+        calls.expect("new", ours.fileno())
+        calls.forget("closed")
+        theirs.send(b"POST /filter")
+
+        assert calls.come_first
+
+
+def test_a_closed_socket_is_no_call() -> None:
+    calls, (ours, theirs) = CallsInProgress(lambda: 0.0), socket.socketpair()
+    calls.expect("connection", ours.fileno())
+    ours.close()
+    theirs.close()
+
+    assert not calls.come_first
