@@ -9,7 +9,7 @@ Source: ``devicesToAllocate`` of ``pkg/kubelet/cm/devicemanager`` of Kubernetes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Generator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -74,18 +74,19 @@ def predict_sets(
     shape: MachineShape, free: Sets, steps: ContainerSteps, kubelet: KubeletModel = NO_TOPOLOGY_MANAGER
 ) -> Prediction:
     """Return the sets of GPUs that a pod may hold after all containers started. ``free``: at admission."""
-    found = predict_while(lambda: True, shape, free, steps, kubelet)
-    assert found is not None
-    return found
+    steps_left = predict_in_steps(shape, free, steps, kubelet)
+    while True:
+        try:
+            next(steps_left)
+        except StopIteration as end:
+            found: Prediction = end.value
+            return found
 
 
-def predict_while(
-    may_continue: Callable[[], bool], shape: MachineShape, free: Sets, steps: ContainerSteps, kubelet: KubeletModel
-) -> Prediction | None:
-    """Return the sets as ``predict_sets`` does.
-
-    ``may_continue``: is asked before each set of free GPUs; if it is false, None is returned. The next call goes on.
-    """
+def predict_in_steps(
+    shape: MachineShape, free: Sets, steps: ContainerSteps, kubelet: KubeletModel
+) -> Generator[None, None, Prediction]:
+    """Return the sets as ``predict_sets`` does, with a step for each set of free GPUs. All steps are cached."""
     devices = total_devices(steps)
     if isinstance(free, SomeSet):
         return _some_gpus(shape, free.among, steps)
@@ -93,13 +94,12 @@ def predict_while(
         return _some_gpus(shape, free.among, steps)
     outcomes, may_crash = set[int](), False
     for mask in free.masks:
-        if not may_continue():
-            return None
         found = predict_exact(shape, mask, steps, kubelet)
         may_crash |= found.may_crash
         if isinstance(found.sets, SomeSet) or len(outcomes) > MAX_SETS:
             return Prediction(SomeSet(free.among, devices), may_crash)
         outcomes.update(found.sets.masks)
+        yield
     return Prediction(exact_sets(outcomes), may_crash)
 
 

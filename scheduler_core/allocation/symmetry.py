@@ -37,7 +37,7 @@ class _Part(msgspec.Struct, frozen=True, eq=False):
     equal: bool = True  # its parts can be exchanged
 
 
-# GPUs that can be exchanged with each other, and the parts that can, each with its groups; no parts: single GPUs.
+# GPUs, and the equal parts which they form, each with its own groups. No parts: any of the GPUs can be exchanged.
 _Group = tuple[int, tuple[tuple["_Group", ...], ...]]
 
 
@@ -94,7 +94,7 @@ class Symmetry:
         self._arranged_part = recent_results(_REMEMBERED)(self._arrange_part)
         self.permutation = recent_results(_REMEMBERED)(self._permutation)
         self._exchanges = lru_cache(maxsize=_REMEMBERED_EXCHANGES)(self._find_exchanges)
-        self._groups = lru_cache(maxsize=_REMEMBERED_EXCHANGES)(self._find_groups)
+        self._groups_for = lru_cache(maxsize=_REMEMBERED_EXCHANGES)(self._find_groups)
         self.canonical = lru_cache(maxsize=_REMEMBERED)(self._canonical)
 
     def _permutation(self, *masks: int) -> Permutation:
@@ -133,12 +133,12 @@ class Symmetry:
 
     def distinct(self, fixed: tuple[int, ...], masks: Sequence[int]) -> Sequence[int]:
         """Return some of the sets. Each other is equal to one of them up to exchanges that leave ``fixed`` as it is."""
-        alone, groups = self._groups(*fixed)
+        unmoved, groups = self._groups_for(*fixed)
         if not groups:
             return masks
         found: dict[Hashable, int] = {}
         for mask in masks:
-            found.setdefault((mask & alone, *_counts(groups, mask)), mask)
+            found.setdefault((mask & unmoved, *_class_of(groups, mask)), mask)
         return list(found.values())
 
     def _find_exchanges(self, *fixed: int) -> tuple[Permutation, ...]:
@@ -148,8 +148,8 @@ class Symmetry:
     def _find_groups(self, *fixed: int) -> tuple[int, tuple[_Group, ...]]:
         """Return the GPUs that no exchange moves which leaves these sets as they are, and the groups of the others."""
         groups = self._arrange(self._whole, fixed).groups
-        alone = union([gpus for gpus, _ in groups if not gpus & (gpus - 1)])
-        return alone, tuple([each for each in groups if not each[0] & alone])
+        unmoved = union([gpus for gpus, _ in groups if not gpus & (gpus - 1)])
+        return unmoved, tuple([each for each in groups if not each[0] & unmoved])
 
     def _arrange(self, part: _Part, masks: tuple[int, ...]) -> _Arranged:
         return self._arranged_part(part, *(mask & part.gpus for mask in masks))
@@ -277,13 +277,13 @@ def _groups(parts: Sequence[_Arranged]) -> tuple[_Group, ...]:
     return tuple(found)
 
 
-def _counts(groups: tuple[_Group, ...], mask: int) -> tuple[Any, ...]:
-    """Return the same value for all sets that are equal up to exchanges within the groups."""
+def _class_of(groups: tuple[_Group, ...], mask: int) -> tuple[Any, ...]:
+    """Return the same value for all sets that are equal up to exchanges of the groups' GPUs and parts."""
     return tuple(
         [
             (mask & gpus).bit_count()
             if not parts
-            else tuple(sorted([_counts(part, mask) for part in parts]))
+            else tuple(sorted([_class_of(part, mask) for part in parts]))
             if mask & gpus
             else ()
             for gpus, parts in groups

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from heapq import nsmallest
 from math import inf
@@ -17,14 +17,14 @@ from typing import NamedTuple
 
 from gputopo.labels.reasons import Reason
 from gputopo.recent_results import RecentResults
-from scheduler_core.allocation.admission import FEW_GPUS
+from scheduler_core.allocation.admission import FEW_GPUS, MAX_FREE_SETS
 from scheduler_core.allocation.gpu_sets import ExactSets
 from scheduler_core.cache.assumed_pods import AssumedPod
 from scheduler_core.cache.node_state import NodeState, canonical_state
 from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.evaluation.filters import rejection_reason
 from scheduler_core.evaluation.in_flight import fits_with_all
-from scheduler_core.evaluation.possible_gpus import prepare_possible_gpus
+from scheduler_core.evaluation.possible_gpus import predict_whole_gpus_in_steps
 from scheduler_core.evaluation.score import Score, score_state, scorer_for, scores_indices, scoring_key
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodProfile, PodRequest
@@ -57,19 +57,25 @@ class Evaluator(RecentResults[NodeState, Evaluation]):
         filtered = profile if policy.filters else profile._replace(extras=None)
         filtered = filtered._replace(device_request=filtered.device_request._replace(cpu_milli=0))
         reason = _cached_reasons(filtered, policy)
-        self._exchanges = not _names_places(profile, policy)
-        super().__init__(partial(_evaluate_with, reason, score, self._exchanges), max_states)
+        self._may_exchange = not _names_places(profile, policy)
+        super().__init__(partial(_evaluate_with, reason, score, self._may_exchange), max_states)
 
-    def prepare(self, state: NodeState, may_continue: Callable[[], bool]) -> bool:
-        """Do the longest part of an evaluation step by step. Return False if ``may_continue`` ended it."""
-        same = canonical_state(state) if self._exchanges else state
-        return prepare_possible_gpus(self.profile.device_request, same, may_continue)
+    def may_take_long(self, state: NodeState) -> bool:
+        """Return whether the evaluation may take tens of milliseconds: on many GPUs, with many possible free sets."""
+        if not _has_many_sets(state) or self.known(state) is not None:
+            return False
+        return all(devices <= state.free_devices(resource) for resource, devices in self.profile.device_request.totals)
+
+    def steps(self, state: NodeState) -> Iterator[None]:
+        """Do the longest part of an evaluation in steps. Its results are cached, so that the rest takes less time."""
+        same = canonical_state(state) if self._may_exchange else state
+        return predict_whole_gpus_in_steps(self.profile.device_request, same)
 
 
-def may_take_long(state: NodeState) -> bool:
-    """Return whether the evaluation of a state may take tens of milliseconds."""
-    is_large = state.shape is not None and len(state.shape.gpus) > FEW_GPUS
-    return is_large and isinstance(state.free, ExactSets) and len(state.free.masks) > _MANY_SETS
+def _has_many_sets(state: NodeState) -> bool:
+    if state.shape is None or len(state.shape.gpus) <= FEW_GPUS or not isinstance(state.free, ExactSets):
+        return False
+    return _MANY_SETS < len(state.free.masks) <= MAX_FREE_SETS  # with more, none is predicted
 
 
 def _evaluate_with(

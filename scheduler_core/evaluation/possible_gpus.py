@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from gputopo.labels.keys import MIG_RESOURCE_PREFIX
 from gputopo.recent_results import recent_results
 from gputopo.rings import Ring
-from scheduler_core.allocation.admission import predict_sets, predict_while
+from scheduler_core.allocation.admission import predict_in_steps, predict_sets
 from scheduler_core.allocation.device_plugin import Prediction
 from scheduler_core.allocation.gpu_sets import (
     ExactSets,
@@ -40,20 +40,12 @@ def possible_gpus(device_request: DeviceRequest, node: NodeState) -> tuple[Possi
     return _possible_gpus(device_request.steps_by_resource, device_request.aligned_steps, node)
 
 
-def prepare_possible_gpus(device_request: DeviceRequest, node: NodeState, may_continue: Callable[[], bool]) -> bool:
-    """Predict the possible whole GPUs step by step: then ``possible_gpus`` does not take long.
-
-    ``may_continue``: is asked before each step; if it is false, False is returned, and the next call goes on.
-    """
+def predict_whole_gpus_in_steps(device_request: DeviceRequest, node: NodeState) -> Iterator[None]:
+    """Predict the whole GPUs that may be allocated, in steps: then ``possible_gpus`` does not take long."""
     shape, free, kubelet = node.shape, node.free, node.kubelet
-    if shape is None or free is None:
-        return True
-    return all(
-        predict_while(may_continue, shape, free, kubelet.steps_of(steps, device_request.aligned_steps), kubelet)
-        is not None
-        for resource, steps in device_request.steps_by_resource
-        if resource == WHOLE
-    )
+    for resource, steps in device_request.steps_by_resource:
+        if resource == WHOLE and shape is not None and free is not None:
+            yield from predict_in_steps(shape, free, kubelet.steps_of(steps, device_request.aligned_steps), kubelet)
 
 
 def whole_gpu_outcome(device_request: DeviceRequest, node: NodeState) -> PossibleGpus | None:

@@ -1,7 +1,7 @@
 """Compare the GPUs in a PodResources report with the prediction from the record before it. Pure.
 
-The prediction is made when the report arrives, since only then the admitted pods are known: from the record just before
-the report, over every order in which the kubelet may have admitted the pending pods.
+The prediction is made after the report has arrived, since only then the admitted pods are known: from the record just
+before the report, over every order in which the kubelet may have admitted the pending pods.
 """
 
 from __future__ import annotations

@@ -14,21 +14,13 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from heapq import merge
 from itertools import chain, islice
-from math import inf
 from typing import Protocol
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.cache.change_log import ChangeLog
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.cache.node_table import ClusterSnapshot
-from scheduler_core.evaluation.evaluate import (
-    HASH_RANGE,
-    Evaluation,
-    Evaluator,
-    evaluator_for,
-    may_take_long,
-    spread_hash,
-)
+from scheduler_core.evaluation.evaluate import HASH_RANGE, Evaluation, Evaluator, evaluator_for, spread_hash
 from scheduler_core.evaluation.node_index import HashedName, NodeIndex
 from scheduler_core.evaluation.refusals import Rejections
 from scheduler_core.evaluation.score import Score
@@ -73,6 +65,7 @@ class NodeRanking:
         self._unordered: set[float] = set()  # points
         # States to evaluate, and their nodes: the most promising first, then those that were added later.
         self._waiting: dict[NodeState, list[HashedName]] = {}
+        self._begun: tuple[NodeState, Iterator[None]] | None = None  # the evaluation that is done in steps
         knows_some = len(evaluator) > 0
         # This and ``points_of`` are the only loops over all states.
         for state in index.ordered_states(evaluator.profile.devices):
@@ -120,14 +113,22 @@ class NodeRanking:
         if a node fits.
         """
         for state in list(self._waiting):
-            is_long = may_take_long(state)
+            is_long = self.evaluator.may_take_long(state)
             if is_long and self._ranked and not with_long:
                 continue
-            if not may_continue(self):
-                return
-            if is_long and not self.evaluator.prepare(state, lambda: may_continue(self)):
+            if not may_continue(self) or (is_long and not self._take_steps(state, may_continue)):
                 return
             self._place(self.evaluator(state), self._waiting.pop(state))
+
+    def _take_steps(self, state: NodeState, may_continue: Callable[[NodeRanking], bool]) -> bool:
+        """Do the steps of an evaluation, at least one. Return False if some are left."""
+        if self._begun is None or self._begun[0] is not state:
+            self._begun = state, self.evaluator.steps(state)
+        for _ in self._begun[1]:
+            if not may_continue(self):
+                return False
+        self._begun = None
+        return True
 
     @property
     def snapshot(self) -> ClusterSnapshot:
@@ -385,15 +386,3 @@ class Rankings:
 def rounded_points(found: Evaluation) -> int:
     """Return the points of an evaluation as the extender protocol requires them: 0 to 10."""
     return found.rounded if isinstance(found, Score) else 0
-
-
-def within_points(best: Iterable[str], score: Callable[[str], Score | None], within: float) -> Iterator[str]:
-    """Yield the nodes, given best first, that score at most ``within`` points below the first."""
-    min_points = -inf
-    for name in best:
-        found = score(name)
-        assert found is not None  # all these nodes fit
-        if found.points < min_points:
-            return
-        min_points = max(min_points, found.points - within)
-        yield name

@@ -154,21 +154,23 @@ class Extender:
         if not request.profile.device_request.steps_by_resource:
             return FilterResult(tuple(names), {})
         policy = self.policies.policy_for(request)
-        may_continue = self._limited()
-        request, ranking = self._ranking_for(request, policy, may_continue=may_continue)
+        limit = self._limited()
+        request, ranking = self._ranking_for(request, policy, limit=limit)
         ready = perf_counter()
         in_flight = self._cache.assumed_pods.on_several_nodes
         closed = self._closed_nodes(request.uid, ranking.snapshot, names) if self.settling else frozenset[str]()
-        choose = partial(choose_nodes, policy=policy, in_flight=in_flight, may_continue=self._until_most())
-        result = choose(request, ranking, names - closed if closed else names)
-        if not result.nodes and ranking.waiting.includes_some(names, ranking.snapshot):
-            request, ranking = self._ranking_for(request, policy, may_continue=may_continue, with_long=True)
-            result = choose(request, ranking, names - closed if closed else names)
+        not_closed = names - closed if closed else names
+        result = choose_nodes(request, ranking, not_closed, policy, in_flight, self._until_most())
+        waiting = ranking.waiting
+        if not result.nodes and waiting.includes_some(not_closed, ranking.snapshot):
+            request, ranking = self._ranking_for(request, policy, limit=limit, with_long=True)
+            if ranking.waiting.number < waiting.number:
+                result = choose_nodes(request, ranking, not_closed, policy, in_flight, self._until_most())
         # Held GPUs are used only if no other GPUs suit. Another reason for a rejection holds without reservations too.
         ignored = frozenset[str]() if result.nodes else self._ignored_holds(pod, names)
         if ignored and Reason.RESERVED.value in result.rejected.values():
             request, ranking = self._ranking_for(request, policy, ignored)
-            result = choose(request, ranking, names - closed if closed else names)
+            result = choose_nodes(request, ranking, not_closed, policy, in_flight, self._until_most())
         chosen, waiting = perf_counter(), ranking.waiting
         if result.nodes:
             lifetime = WITH_VOLUMES_S if waits_for_volumes(pod.spec) else ASSUMED_POD_LIFETIME_S
@@ -235,7 +237,8 @@ class Extender:
         assumed = self._cache.assumed_pods.get_pod(request.uid)
         own = assumed.nodes if assumed is not None and assumed.is_on_one_node else ()
         ignored = self._ignored_holds(pod, names)
-        request, ranking = self._ranking_for(request, self.policies.policy_for(request), ignored)
+        policy = self.policies.policy_for(request)
+        request, ranking = self._ranking_for(request, policy, ignored, with_long=True)
         table, evaluator = ranking.snapshot, ranking.evaluator
         own_records = {name: table.records[name] for name in own if name in names and name in table.records}
         found = ranking.points_of(names - own_records.keys() if own_records else names)
@@ -301,13 +304,13 @@ class Extender:
         policy: Policy,
         ignored: Collection[str] = (),
         *,
-        may_continue: Callable[[NodeRanking], bool] | None = None,
+        limit: Callable[[NodeRanking], bool] | None = None,
         with_long: bool = False,
     ) -> tuple[PodRequest, NodeRanking | PodRanking]:
         """Return the request and its ranking of the nodes, given its siblings and the pod's own reservation.
 
-        ``ignored``: UIDs of capacity holds. ``may_continue``: with evaluation; None: for the time of one call.
-        ``with_long``: long evaluations are not left for later if a node fits.
+        ``ignored``: UIDs of capacity holds. ``limit``: of the time of evaluation; None: as for a new call.
+        ``with_long``: also do long evaluations while another node fits; without a limit they are always done.
         """
         table = self._cache.snapshot
         reserved = self._cache.reservations.nodes_for(request.uid) or self._cache.reservations.nodes_of(ignored)
@@ -315,9 +318,7 @@ class Extender:
         request, own_table = with_owner(request, others, self._cache.snapshot_for_pod(request.uid, ignored))
         request, own_table, near = with_near_siblings(request, others, own_table, self._cache.domains)
         with_long = with_long or self._times.enough_s == inf
-        ranking = self._rankings.ranking_for(
-            request.profile, policy, may_continue or self._limited(), with_long=with_long
-        )
+        ranking = self._rankings.ranking_for(request.profile, policy, limit or self._limited(), with_long=with_long)
         if own_table is table:
             return request, ranking
         return request, PodRanking(ranking, own_table, {each.node for each in others}.union(reserved, near))
@@ -327,10 +328,13 @@ class Extender:
         enough_s, most_s = self._times
         if enough_s == inf:
             return lambda _: True
-        started = thread_time()
+        started: float | None = None  # with the first evaluation
 
         def may_continue(ranking: NodeRanking) -> bool:
-            spent = thread_time() - started
+            nonlocal started
+            now = thread_time()
+            started = now if started is None else started
+            spent = now - started
             return spent < enough_s or (spent < most_s and not ranking.accepts_some)
 
         return may_continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
 from math import inf
@@ -12,7 +12,8 @@ from gputopo.labels.reasons import Reason
 from scheduler_core.cache.assumed_pods import AssumedPod
 from scheduler_core.evaluation.evaluate import max_nodes, max_points_below_best
 from scheduler_core.evaluation.in_flight import fits_with_all
-from scheduler_core.evaluation.ranking import NodeRanking, PodRanking, within_points
+from scheduler_core.evaluation.ranking import NodeRanking, PodRanking
+from scheduler_core.evaluation.score import Score
 from scheduler_core.evaluation.transient import may_fit_soon
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodRequest
@@ -52,7 +53,7 @@ def choose_nodes(
     best = ranking.best_nodes(names, request.uid)
     suitable = filter(suits, best) if in_flight and to_check else best
     within = max_points_below_best(request, policy)
-    chosen = suitable if within == inf else within_points(suitable, ranking.score_of, within)
+    chosen = suitable if within == inf else _within_points(suitable, ranking.score_of, within)
     nodes = tuple(islice(chosen, max_nodes(request, policy)))
     if nodes:
         return FilterResult(nodes, {}, request.profile.has_hard_constraints, unchecked=frozenset(unchecked))
@@ -75,3 +76,15 @@ def with_closed_nodes(
     others = choose_nodes(request, ranking, closed - suitable, policy, ())
     rejected = {**result.rejected, **others.rejected, **dict.fromkeys(suitable, Reason.RESERVED.value)}
     return FilterResult((), rejected, may_fit_soon=result.may_fit_soon or others.may_fit_soon or bool(suitable))
+
+
+def _within_points(best: Iterable[str], score: Callable[[str], Score | None], within: float) -> Iterator[str]:
+    """Yield the nodes, given best first, that score at most ``within`` points below the first."""
+    min_points = -inf
+    for name in best:
+        found = score(name)
+        assert found is not None  # all these nodes fit
+        if found.points < min_points:
+            return
+        min_points = max(min_points, found.points - within)
+        yield name

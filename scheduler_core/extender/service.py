@@ -21,6 +21,7 @@ from gputopo.crd.reservations import LEDGERS, RESERVATIONS
 from gputopo.recent_results import ResultExpiry
 from scheduler_core.cache.cluster_cache import ClusterCache
 from scheduler_core.cache.events import Batch, LedgerUpdate, ReportedNode, ReservationUpdate, WatchStatus
+from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.watch import WatchErrorLog, restart_reason, silence_reason
 from scheduler_core.evaluation.extensions import CALLS
 from scheduler_core.evaluation.prediction_check import check_reports
@@ -94,7 +95,7 @@ class ExtenderService:
         self._expiry = ResultExpiry(_REMOVALS_PER_S)
         self.calls = CallsInProgress()
         self._removal = BackgroundWork(self.calls, self._remove_results, 1 / _REMOVALS_PER_S)
-        self._reports: deque[ReportedNode] = deque(maxlen=_MAX_REPORTS)
+        self._reports: deque[tuple[ReportedNode, frozenset[str]]] = deque(maxlen=_MAX_REPORTS)  # with the known pods
         self._checks = BackgroundWork(self.calls, self._check_report, _CHECKS_PAUSE_S)
         self._ahead = BackgroundWork(self.calls, self._evaluate_ahead, _AHEAD_PAUSE_S)
         self.call_pause = CallPause(self.calls)
@@ -117,7 +118,7 @@ class ExtenderService:
         """Apply a batch of a watch to the cache."""
         changes = self.cache.apply_batch(batch, self._now())
         if changes.kubelet_reports:
-            self._reports.extend(changes.kubelet_reports)
+            self._reports += [(each, self._known_pods(each.after)) for each in changes.kubelet_reports]
             self._checks.start_later()
         if self.cache.synced:
             self._catch_up()
@@ -148,9 +149,13 @@ class ExtenderService:
         self._expiry.tick(time.monotonic(), self.cache.snapshot.states_in_use)
         return not self._expiry.is_idle
 
+    def _known_pods(self, record: NodeRecord) -> frozenset[str]:
+        return frozenset([pod.uid for pod in record.pods if pod.uid in self.cache.pods])
+
     def _check_report(self) -> bool:
         """Check the predictions for the pods of a report. Return whether reports are left."""
-        for found in check_reports([self._reports.popleft()], self.cache.pods):
+        report, known = self._reports.popleft()
+        for found in check_reports([report], known):
             self.metrics.count_prediction(found)
             if found.violated is not None:
                 self._parts.event_writer.write_event(violated_shape_event(found))

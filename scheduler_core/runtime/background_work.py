@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from scheduler_core.runtime.calls_in_progress import CallsInProgress
+from scheduler_core.runtime.calls_in_progress import LONGEST_WAIT_S, CallsInProgress
 
 
 class BackgroundWork:
@@ -15,6 +15,7 @@ class BackgroundWork:
         """``do_piece``: returns whether something is left. ``pause_s``: seconds between two pieces."""
         self._calls, self._do_piece, self._pause_s = calls, do_piece, pause_s
         self._running = False
+        self._waited_s = 0.0  # for calls
 
     def start(self) -> None:
         """Do a piece now, and the others later, unless this is going on already."""
@@ -25,12 +26,18 @@ class BackgroundWork:
         """Do all pieces later, unless this is going on already."""
         if not self._running:
             self._running = True
-            asyncio.get_running_loop().call_later(self._pause_s, self._continue)
+            self._continue_later()
 
     def _continue(self) -> None:
-        self._running = self._calls.come_first
-        if not self._running:
+        self._running = self._waited_s < LONGEST_WAIT_S and self._calls.come_first
+        if self._running:
+            self._waited_s += self._pause_s
+        else:
+            self._waited_s = 0.0
             with self._calls.piece_of_work():
                 self._running = self._do_piece()
         if self._running:
-            asyncio.get_running_loop().call_later(self._pause_s, self._continue)
+            self._continue_later()
+
+    def _continue_later(self) -> None:
+        asyncio.get_running_loop().call_later(self._pause_s, self._continue)

@@ -1,7 +1,9 @@
-"""The calls that are being received or answered, so that other work of the process waits for them a little.
+"""The calls that have arrived or are being answered, so that other work of the process waits for them a little.
 
-A body of 15,000 names arrives in several parts. Without priority, the loop would do other work between any two of them.
-The threads of watches share the interpreter with the loop: each that decodes doubles the duration of a call.
+Between two polls of its sockets, the loop may do several pieces of other work. So each piece first looks whether a call
+has arrived on a connection. A body of 15,000 names arrives in several parts; without priority, the loop would do other
+work between any two of them. The threads of watches share the interpreter with the loop: each that decodes doubles the
+duration of a call.
 """
 
 from __future__ import annotations
@@ -12,10 +14,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-# If calls never end, other work waits for 25 ms in a row and then has a quarter of that: a fifth of the time.
+# If calls never end, other work waits for 25 ms in a row. Events then have a quarter of that: a fifth of the time.
 LONGEST_WAIT_S, WORK_SHARE = 0.025, 0.25
 POLL_S = 0.001
-_MOST_POLLED = 64  # connections; kube-scheduler uses one or two
+_MOST_POLLED = 64  # connections; with more, none is polled. kube-scheduler uses one or two
 _LONGEST_S = 0.050  # from the first byte of a call; then it waits like all other work, so slow clients delay nothing
 
 
@@ -25,23 +27,24 @@ class CallsInProgress:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._until: dict[object, float] = {}
-        self._sockets: dict[object, int] = {}  # file descriptors of connections between two calls
-        self._unread = select.poll()  # these sockets
+        self._sockets: dict[object, int] = {}  # connections between two calls, with their file descriptors
+        self._poll = select.poll()  # of these sockets
         self._waiting = 0
         self._working = False
         self._idle = threading.Event()  # cleared while there are calls, or a piece of work
         self._idle.set()
 
-    def expect(self, connection: object, socket: int) -> None:
-        """Note that the next call on this connection may come. ``socket``: its file descriptor."""
+    def expect(self, connection: object, descriptor: int) -> None:
+        """Note that the next call on this connection may come. ``descriptor``: of its socket."""
         self.forget(connection)
-        self._sockets[connection] = socket
-        self._unread.register(socket, select.POLLIN)
+        self._sockets[connection] = descriptor
+        self._poll.register(descriptor, select.POLLIN)
 
     def forget(self, connection: object) -> None:
         """Note that no call is expected on this connection."""
-        if (socket := self._sockets.pop(connection, None)) is not None and socket not in self._sockets.values():
-            self._unread.unregister(socket)
+        descriptor = self._sockets.pop(connection, None)
+        if descriptor is not None and descriptor not in self._sockets.values():
+            self._poll.unregister(descriptor)
 
     def begin(self, connection: object) -> None:
         """Note the first byte of a call on this connection."""
@@ -98,7 +101,7 @@ class CallsInProgress:
         """Return whether a call has arrived that the loop has not begun to read."""
         if not 0 < len(self._sockets) <= _MOST_POLLED:
             return False
-        return any(events & select.POLLIN for _, events in self._unread.poll(0))
+        return any(events & select.POLLIN for _, events in self._poll.poll(0))
 
     def wait_until_idle(self, timeout_s: float) -> bool:
         """Wait until the loop has neither calls nor a piece of work. Return False at the timeout. For any thread."""

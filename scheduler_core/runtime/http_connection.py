@@ -266,6 +266,7 @@ class HttpConnection(HttpToolsProtocol):
     def eof_received(self) -> None:
         """Start the deadline for reading: the peer has closed its side, so the transport closes after the last byte."""
         self._start_write_deadline()
+        self._calls.forget(self)
         super().eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from gputopo.crd.reservations import EntryPhase
 from gputopo.model import NodeTopology
 from gputopo.timing import ASSUMED_POD_LIFETIME_S
+from scheduler_core.allocation.gpu_sets import ExactSets
 from scheduler_core.cache.change_log import ChangeLog
 from scheduler_core.cache.events import PodUpdate, ReservationUpdate
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import ClusterSnapshot, snapshot_of, with_records, without_nodes
-from scheduler_core.evaluation import ranking as ranking_module
-from scheduler_core.evaluation.evaluate import evaluate, evaluator_for
+from scheduler_core.evaluation import evaluate as evaluate_module
+from scheduler_core.evaluation.evaluate import Evaluator, evaluate, evaluator_for
 from scheduler_core.evaluation.ranking import Rankings
 from scheduler_core.extender.decision_record import encode_decision, parse_decision, replay_differences
 from scheduler_core.extender.extender import DecisionRecord
@@ -324,7 +325,7 @@ class TestWaiting:
     @pytest.mark.parametrize("seed", range(30))
     def test_any_changes_between_partial_evaluations(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """Others evaluate states that wait here, and evaluations of states in use are forgotten."""
-        monkeypatch.setattr(ranking_module, "may_take_long", lambda state: state.free_devices(WHOLE) % 2)
+        monkeypatch.setattr(Evaluator, "may_take_long", lambda _, state: state.free_devices(WHOLE) % 2)
         random, feed = Random(seed), Feed(fleet(8), ChangeLog())
         rankings, steps_with_waiting = Rankings(feed), 0
         evaluator_for.cache_clear()
@@ -351,6 +352,36 @@ class TestWaiting:
                     name: reason.value for name, reason in expected.rejected.items()
                 }
         assert steps_with_waiting
+
+    def test_a_long_evaluation_ends_however_short_the_pieces_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(evaluate_module, "_MANY_SETS", 1)
+        large = record("large", MACHINES["dgx2"](), held={}, pods=[occupant("late", 1)])
+        feed, pieces = Feed(snapshot_of([large], NOW, POLICY), ChangeLog()), 1
+        rankings, free = Rankings(feed), feed.snapshot.states["large"].free
+        evaluator_for.cache_clear()
+        assert isinstance(free, ExactSets)
+
+        while (ranking := rankings.ranking_for(profile(2), POLICY, partial(_is_left, iter(range(1))))).waits:
+            pieces += 1
+            assert pieces <= len(free.masks) + 1
+
+        assert pieces > 2
+        assert set(ranking.best_nodes(frozenset({"large"}), "p")) == {"large"}
+
+    def test_a_long_evaluation_waits_while_another_node_fits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(evaluate_module, "_MANY_SETS", 1)
+        large = record("large", MACHINES["dgx2"](), held={}, pods=[occupant("late", 1)])
+        feed = Feed(snapshot_of([large, record("small", PAIRS, held={})], NOW, POLICY), ChangeLog())
+        names = frozenset(feed.snapshot.states)
+        evaluator_for.cache_clear()
+        rankings = Rankings(feed)
+
+        ranking = rankings.ranking_for(profile(2), POLICY, with_long=False)
+        assert (set(ranking.best_nodes(names, "p")), ranking.waiting.number) == ({"small"}, 1)
+        ranking = rankings.ranking_for(profile(8), POLICY, with_long=False)
+        assert (set(ranking.best_nodes(names, "p")), ranking.waiting.number) == ({"large"}, 0)
+        ranking = rankings.ranking_for(profile(2), POLICY)
+        assert (set(ranking.best_nodes(names, "p")), ranking.waiting.number) == ({"large", "small"}, 0)
 
     def test_a_change_costs_no_evaluation_of_the_former_state(self) -> None:
         """Where the evaluation of a former state is no longer known, the ranking is made again of the known states."""

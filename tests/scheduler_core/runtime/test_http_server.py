@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -311,3 +312,20 @@ def eventually(condition: Callable[[], bool]) -> bool:
     while not condition() and time.monotonic() < until:
         time.sleep(0.01)
     return condition()
+
+
+def test_a_peer_that_closes_its_side_and_reads_nothing_is_no_call() -> None:
+    calls = CallsInProgress()
+
+    async def large_answer(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(50 * 2**20)})
+
+    with serving(large_answer, calls=calls) as running, running.connect() as peer:
+        peer.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert peer.recv(1)
+        peer.shutdown(socket.SHUT_WR)
+
+        assert eventually(lambda: not calls.come_first)
+        time.sleep(0.1)
+        assert not calls.come_first
