@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Hashable
 from contextlib import suppress
 from functools import wraps
 from math import inf
+from time import thread_time
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 from weakref import ref
 
@@ -20,6 +21,8 @@ _MANY = 500_000  # results of all caches, a hundred bytes each and more: if ther
 # change each second, memory would grow otherwise.
 _MIN_EXAMINED, _MIN_REMOVED = 5_000, 2_000
 _EXAMINED_S, _REMOVED_S = 20, 20  # in so many seconds all results are examined, and most unused ones removed
+# Some results take long to remove, such as thousands of sets of GPUs: what is left then is removed in the next tick.
+_REMOVAL_SHARE, _CHECKED_EACH = 0.1, 32
 _MISSING: Final = object()
 
 K = TypeVar("K", bound=Hashable)
@@ -142,7 +145,10 @@ class ResultExpiry:
             examined += len(cache)
             self._unused.append(cache.end_period(self._in_use))
         to_remove = max(_MIN_REMOVED, sum(map(len, self._unused)) // (_REMOVED_S * self._ticks_per_s))
+        until = thread_time() + _REMOVAL_SHARE / self._ticks_per_s
         while self._unused and removed < to_remove:
+            if removed and removed % _CHECKED_EACH == 0 and thread_time() > until:
+                break
             if self._unused[-1]:
                 self._unused[-1].popitem()
                 removed += 1

@@ -127,6 +127,24 @@ def test_a_full_cache_keeps_what_was_used_since() -> None:
     assert all(cached.known(f"new-{at}") for at in range(50))
 
 
+def test_a_tick_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some results take long to remove."""
+    monkeypatch.setattr(module, "_CHECKED_EACH", 3)
+    monkeypatch.setattr(module, "thread_time", map(float, count()).__next__)  # each look takes a second
+    cached, expiry = RecentResults(Calls(), 100), ResultExpiry()
+    for at in range(8):
+        cached(str(at))
+    expiry.tick(0.0, lambda: NOTHING)
+    assert expiry.is_idle
+
+    ticks = 0
+    while ticks == 0 or not expiry.is_idle:
+        expiry.tick(PERIOD_S, lambda: NOTHING)
+        ticks += 1
+
+    assert (ticks, len(cached)) == (3, 0)
+
+
 def test_a_tick_does_a_bounded_part_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MIN_EXAMINED", 10)
     monkeypatch.setattr(module, "_MIN_REMOVED", 3)
