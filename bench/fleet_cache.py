@@ -22,7 +22,7 @@ from scheduler_core.allocation.gpu_sets import member_places
 from scheduler_core.cache.cluster_cache import ClusterCache
 from scheduler_core.cache.events import Batch, CacheChanges, NodeGpusUpdate, NodeUpdate, PodUpdate
 from scheduler_core.cache.watch import SOURCES
-from scheduler_core.evaluation.prediction_check import check_reports
+from scheduler_core.evaluation.prediction_check import check_predictions
 from scheduler_core.policy.policy import Policy
 
 POLICY = Policy()
@@ -86,8 +86,8 @@ class FleetCache:
 
     def check_predictions(self, changes: CacheChanges) -> None:
         """Compare the kubelet's reports with their predictions, as the extender does some time after the event."""
-        for _ in check_reports(changes.kubelet_reports, self.cache.pods):
-            pass
+        for report in changes.kubelet_reports:
+            check_predictions(*report, self.cache.pods)
 
     def _apply(self, kind: type[Any], what: WatchEventType, text: bytes, at: int) -> Event:
         raw = msgspec.Raw(text)

@@ -86,7 +86,7 @@ def predict_sets(
 def predict_in_steps(
     shape: MachineShape, free: Sets, steps: ContainerSteps, kubelet: KubeletModel
 ) -> Generator[None, None, Prediction]:
-    """Return the sets as ``predict_sets`` does, with a step for each set of free GPUs. All steps are cached."""
+    """Return the sets as ``predict_sets`` does, with a step for each set of free GPUs. Their results are cached."""
     devices = total_devices(steps)
     if isinstance(free, SomeSet):
         return _some_gpus(shape, free.among, steps)

@@ -48,7 +48,7 @@ class _Arranged(NamedTuple):
     places: Order
     parts: tuple[_Arranged, ...] = ()
     equal: bool = True  # its parts with the same marks can be exchanged
-    groups: tuple[_Group, ...] = ()
+    groups: tuple[_Group, ...] = ()  # its GPUs and parts, by which of them can be exchanged
 
 
 class Permutation(NamedTuple):

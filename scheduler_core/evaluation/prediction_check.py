@@ -6,7 +6,7 @@ before the report, over every order in which the kubelet may have admitted the p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container
 from typing import NamedTuple
 
 import msgspec
@@ -17,7 +17,6 @@ from scheduler_core.allocation.device_plugin import PredictionResult, check_pred
 from scheduler_core.allocation.gpu_sets import ExactSets, Sets, SomeSet, exact_sets, union
 from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.allocation.occupancy import KubeletReport, Occupant, follow_admissions
-from scheduler_core.cache.events import ReportedNode
 from scheduler_core.cache.kubelet_model import kubelet_model
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_state import are_offers_known, kubelet_report_of, whole_gpu_shape
@@ -33,12 +32,6 @@ class PredictionCheck(NamedTuple):
     actual: int
     check: PredictionResult | None  # None: nothing was predicted
     violated: Reason | None  # the first hard constraint that these GPUs violate
-
-
-def check_reports(reports: Iterable[ReportedNode], known: Container[str]) -> Iterator[PredictionCheck]:
-    """Yield the checks of the pods that these reports name first and whose UID is known."""
-    for report in reports:
-        yield from check_predictions(*report, known)
 
 
 def check_predictions(

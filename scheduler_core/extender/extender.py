@@ -309,7 +309,7 @@ class Extender:
     ) -> tuple[PodRequest, NodeRanking | PodRanking]:
         """Return the request and its ranking of the nodes, given its siblings and the pod's own reservation.
 
-        ``ignored``: UIDs of capacity holds. ``limit``: of the time of evaluation; None: as for a new call.
+        ``ignored``: UIDs of capacity holds. ``limit``: returns whether evaluation may go on; None: a new time limit.
         ``with_long``: also do long evaluations while another node fits; without a limit they are always done.
         """
         table = self._cache.snapshot

@@ -24,7 +24,7 @@ from scheduler_core.cache.events import Batch, LedgerUpdate, ReportedNode, Reser
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.watch import WatchErrorLog, restart_reason, silence_reason
 from scheduler_core.evaluation.extensions import CALLS
-from scheduler_core.evaluation.prediction_check import check_reports
+from scheduler_core.evaluation.prediction_check import check_predictions
 from scheduler_core.explain import explain, explanation_document, with_reservations
 from scheduler_core.extender.decision_lines import DecisionLogger
 from scheduler_core.extender.decision_log import DecisionFile, DecisionLog
@@ -155,7 +155,7 @@ class ExtenderService:
     def _check_report(self) -> bool:
         """Check the predictions for the pods of a report. Return whether reports are left."""
         report, known = self._reports.popleft()
-        for found in check_reports([report], known):
+        for found in check_predictions(*report, known):
             self.metrics.count_prediction(found)
             if found.violated is not None:
                 self._parts.event_writer.write_event(violated_shape_event(found))

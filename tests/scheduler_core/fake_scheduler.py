@@ -20,7 +20,7 @@ from scheduler_core.cache.events import (
 )
 from scheduler_core.cache.node import parse_node
 from scheduler_core.cache.node_state import NodeState
-from scheduler_core.evaluation.prediction_check import PredictionCheck, check_reports
+from scheduler_core.evaluation.prediction_check import PredictionCheck, check_predictions
 from scheduler_core.extender.extender import DecisionRecord, Extender
 from scheduler_core.extender.node_choice import FilterResult
 from scheduler_core.policy.policy import Policy
@@ -139,7 +139,8 @@ class FakeScheduler:
         self, held: Mapping[str, Mapping[str, Iterable[int]]], *, observed: str = OBSERVED
     ) -> tuple[PredictionCheck, ...]:
         """Apply PodResources reports (node -> pod -> GPUs) and return the prediction checks that follow."""
-        return tuple(check_reports(self.watch_reports(held, observed=observed).kubelet_reports, self.cache.pods))
+        reports = self.watch_reports(held, observed=observed).kubelet_reports
+        return tuple(found for report in reports for found in check_predictions(*report, self.cache.pods))
 
     def watch_reports(
         self,
