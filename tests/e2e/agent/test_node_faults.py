@@ -53,7 +53,7 @@ def published(cluster: Cluster) -> bool:
 
 def events(cluster: Cluster) -> list[tuple[str, str]]:
     """(type, reason) of the Events on the Node, oldest first."""
-    found = [each for each in cluster.api.items("/api/v1/events") if each["involvedObject"]["name"] == NODE]
+    found = cluster.api.items("/api/v1/events", fieldSelector=f"involvedObject.name={NODE}")
     found.sort(key=lambda each: str(each["metadata"]["name"]))  # which ends in the time
     return [(each["type"], each["reason"]) for each in found]
 
