@@ -115,6 +115,7 @@ class EvaluationTimes(NamedTuple):
 
     enough_s: float = inf  # once a node fits
     most_s: float = inf
+    fewest: int = 0  # evaluations, or steps of long ones, that are done however long they take: few nodes never wait
 
 
 class Extender:
@@ -325,17 +326,19 @@ class Extender:
 
     def _limited(self) -> Callable[[NodeRanking], bool]:
         """Return a function that allows evaluation for as long as one call may take."""
-        enough_s, most_s = self._times
+        enough_s, most_s, fewest = self._times
         if enough_s == inf:
             return lambda _: True
         started: float | None = None  # with the first evaluation
+        done = 0
 
         def may_continue(ranking: NodeRanking) -> bool:
-            nonlocal started
+            nonlocal started, done
             now = thread_time()
+            done += 1
             started = now if started is None else started
             spent = now - started
-            return spent < enough_s or (spent < most_s and not ranking.accepts_some)
+            return done <= fewest or spent < enough_s or (spent < most_s and not ranking.accepts_some)
 
         return may_continue
 

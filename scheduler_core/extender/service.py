@@ -50,7 +50,7 @@ from scheduler_core.runtime.page_access import PageAccess
 
 _RESERVATION_KINDS = {RESERVATIONS, LEDGERS}
 # One call evaluates nodes for 5 ms; for up to 15 ms while none fits. The rest is done between calls, or in the next.
-_TIMES = EvaluationTimes(enough_s=0.005, most_s=0.015)
+_TIMES = EvaluationTimes(enough_s=0.005, most_s=0.015, fewest=8)
 _REMOVALS_PER_S = 25  # of unused results: some milliseconds each
 _AHEAD_S, _AHEAD_PAUSE_S = 0.002, 0.006  # a quarter of a core
 _MAX_REPORTS = 10_000  # whose predictions are not checked yet; the oldest are dropped

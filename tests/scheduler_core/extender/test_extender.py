@@ -204,10 +204,10 @@ class TestTimeLimit:
     IN_FLIGHT = with_soft_preference(unbound_pod("in-flight", 1))
     ASKED = unbound_pod("asked", 2, island="required")
 
-    def stage(self, **times: float) -> FakeScheduler:
+    def stage(self, enough_s: float, most_s: float) -> FakeScheduler:
         stage = FakeScheduler.synced({"a": PAIRS, "b": PAIRS})
         stage.extender = Extender(
-            stage.cache, Policy(), lambda: stage.now, stage.records.append, EvaluationTimes(**times)
+            stage.cache, Policy(), lambda: stage.now, stage.records.append, EvaluationTimes(enough_s, most_s)
         )
         return stage
 
@@ -232,6 +232,16 @@ class TestTimeLimit:
         found = stage.filter(self.ASKED, "a", "b")
 
         assert (len(found.nodes), found.unchecked, found.unfinished) == (1, frozenset(), False)
+
+    @pytest.mark.parametrize(("fewest", "suitable"), [(1, 1), (2, 2)])
+    def test_the_fewest_evaluations_are_done_however_long_they_take(self, fewest: int, suitable: int) -> None:
+        stage = FakeScheduler.synced({"a": PAIRS, "b": MACHINES["hgx_h100"]()})
+        times, policy = EvaluationTimes(0.0, 0.0, fewest), Policy(shortlist=40 + fewest)  # not evaluated before
+        stage.extender = Extender(stage.cache, policy, lambda: stage.now, stage.records.append, times)
+
+        stage.filter(unbound_pod("asked", 1), "a", "b")
+
+        assert stage.records[-1].suitable == suitable
 
     def test_a_long_evaluation_waits_only_while_another_named_node_fits(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(evaluate, "_MANY_SETS", 0)
