@@ -9,7 +9,7 @@ answers are then those of ``evaluate`` without the nodes that wait.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from heapq import merge
@@ -63,15 +63,18 @@ class NodeRanking:
         self._rejected: dict[str, set[str]] = {}  # reason -> nodes
         self._ranked: dict[float, list[HashedName]] = {}  # points -> nodes, ordered except in ``_unordered``
         self._unordered: set[float] = set()  # points
-        # States to evaluate, and their nodes: the most promising first, then those that were added later.
-        self._waiting: dict[NodeState, list[HashedName]] = {}
+        # States to evaluate: the most promising first, then those that were added later. All their nodes wait.
+        self._waiting: dict[NodeState, None] = {}
         self._begun: tuple[NodeState, Iterator[None]] | None = None  # the evaluation that is done in steps
-        knows_some = len(evaluator) > 0
+        states = index.ordered_states(evaluator.profile.devices)
+        if not len(evaluator):
+            self._waiting = dict.fromkeys(states)
+            return
         # This and ``points_of`` are the only loops over all states.
-        for state in index.ordered_states(evaluator.profile.devices):
-            found = evaluator.known(state) if knows_some else None
+        for state in states:
+            found = evaluator.known(state)
             if found is None:
-                self._waiting[state] = index.by_state[state].copy()
+                self._waiting[state] = None
             else:
                 self._place(found, index.by_state[state])
 
@@ -104,7 +107,7 @@ class NodeRanking:
     @property
     def waiting(self) -> WaitingNodes:
         """The nodes that are not evaluated yet."""
-        return WaitingNodes(frozenset(self._waiting), sum(map(len, self._waiting.values())))
+        return WaitingNodes(frozenset(self._waiting), sum(map(len, map(self._index.by_state.__getitem__, self._waiting))))
 
     def evaluate_waiting(self, may_continue: Callable[[NodeRanking], bool], *, with_long: bool = True) -> None:
         """Evaluate the states that wait.
@@ -118,7 +121,8 @@ class NodeRanking:
                 continue
             if not may_continue(self) or (is_long and not self._take_steps(state, may_continue)):
                 return
-            self._place(self.evaluator(state), self._waiting.pop(state))
+            self._place(self.evaluator(state), self._index.by_state[state])
+            del self._waiting[state]
 
     def _take_steps(self, state: NodeState, may_continue: Callable[[NodeRanking], bool]) -> bool:
         """Do the steps of an evaluation, at least one. Return False if some are left."""
@@ -151,14 +155,25 @@ class NodeRanking:
         Return False if the evaluation of a former state is no longer known; this ranking is of no use then.
         """
         before, after = self._states, self._index.snapshot.states
+        left = set[NodeState]()  # states that wait, and may have no nodes any more
+        added = Counter[NodeState]()  # the nodes of states that begin to wait
         for name in changed:
             old, new = before.get(name), after.get(name)
-            if old is not new:
-                if not self._remove_node(name, old):
-                    return False
-                self._add_node(name, new)
+            if old is new:
+                continue
+            if old is not None and old in self._waiting:
+                left.add(old)
+            elif old is not None and not self._remove_node(name, old):
+                return False
+            # Others may evaluate a state that waits here: its nodes are placed together later.
+            if new is not None and new not in self._waiting and not self._add_node(name, new):
+                added[new] += 1
+        for state in left - self._index.by_state.keys():
+            del self._waiting[state]
+        self._waiting |= dict.fromkeys(added)
         self._states = after
-        return True
+        # Else some nodes of the state are placed, and their evaluation was forgotten since.
+        return all(len(self._index.by_state[state]) == number for state, number in added.items())
 
     def score_of(self, name: str) -> Score | None:
         """Return the score of the node; None where it is rejected, or waits."""
@@ -212,32 +227,21 @@ class NodeRanking:
         uncertain = self._index.uncertain & names
         return frozenset().union(*(uncertain & rejected for rejected in self._rejected.values()))
 
-    def _add_node(self, name: str, state: NodeState | None) -> None:
-        # Others may evaluate a state that waits here: its nodes are placed together later.
-        found = None if state is None or state in self._waiting else self.evaluator.known(state)
-        if state is not None and found is None:
-            self._waiting.setdefault(state, []).append((spread_hash(name), name))
-        elif isinstance(found, Score):
+    def _add_node(self, name: str, state: NodeState) -> bool:
+        """Place a node. Return False if its evaluation is not known."""
+        found = self.evaluator.known(state)
+        if isinstance(found, Score):
             self._ranked.setdefault(found.points, [])
             insort(self._nodes_with(found.points), (spread_hash(name), name))
         elif found is not None:
             self._rejected.setdefault(_TEXTS[found], set()).add(name)
+        return found is not None
 
-    def _remove_node(self, name: str, state: NodeState | None) -> bool:
-        """Return False if it is not known how the state was evaluated."""
-        if state is None:
-            return True
-        hashed = (spread_hash(name), name)
-        if state in self._waiting:
-            try:
-                self._waiting[state].remove(hashed)
-            except ValueError:  # it was placed, and the evaluation was forgotten since
-                return False
-            if not self._waiting[state]:
-                del self._waiting[state]
-            return True
+    def _remove_node(self, name: str, state: NodeState) -> bool:
+        """Remove a node that is placed. Return False if the evaluation of its state is not known any more."""
         found = self.evaluator.known(state)
         if isinstance(found, Score):
+            hashed = (spread_hash(name), name)
             same_points = self._nodes_with(found.points)
             del same_points[bisect_left(same_points, hashed)]
             if not same_points:
