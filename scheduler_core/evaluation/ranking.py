@@ -107,7 +107,8 @@ class NodeRanking:
     @property
     def waiting(self) -> WaitingNodes:
         """The nodes that are not evaluated yet."""
-        return WaitingNodes(frozenset(self._waiting), sum(map(len, map(self._index.by_state.__getitem__, self._waiting))))
+        number = sum([len(self._index.by_state[state]) for state in self._waiting])
+        return WaitingNodes(frozenset(self._waiting), number)
 
     def evaluate_waiting(self, may_continue: Callable[[NodeRanking], bool], *, with_long: bool = True) -> None:
         """Evaluate the states that wait.
