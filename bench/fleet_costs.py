@@ -51,9 +51,9 @@ class Caller:
 
     def __init__(self, found: FleetCache) -> None:
         self.log = DecisionLog(DECISIONS)
-        times = service._TIMES  # noqa: SLF001  of the real extender
+        limits = service._LIMITS  # noqa: SLF001  of the real extender
         self.cache = found.cache
-        self.extender = Extender(found.cache, POLICY, time.time, self.log.add_decision, times)
+        self.extender = Extender(found.cache, POLICY, time.time, self.log.add_decision, limits)
         self._names = msgspec.json.encode([name(at) for at in range(found.fleet.count)])
 
     def call(self, asked: Pod, *, forget: bool = True) -> float:

@@ -156,25 +156,25 @@ class NodeRanking:
         Return False if the evaluation of a former state is no longer known; this ranking is of no use then.
         """
         before, after = self._states, self._index.snapshot.states
-        left = set[NodeState]()  # states that wait, and may have no nodes any more
-        added = Counter[NodeState]()  # the nodes of states that begin to wait
+        maybe_unused = set[NodeState]()  # states that wait, and may have no nodes any more
+        newly_waiting = Counter[NodeState]()  # the changed nodes of states that begin to wait
         for name in changed:
             old, new = before.get(name), after.get(name)
             if old is new:
                 continue
             if old is not None and old in self._waiting:
-                left.add(old)
+                maybe_unused.add(old)
             elif old is not None and not self._remove_node(name, old):
                 return False
             # Others may evaluate a state that waits here: its nodes are placed together later.
             if new is not None and new not in self._waiting and not self._add_node(name, new):
-                added[new] += 1
-        for state in left - self._index.by_state.keys():
+                newly_waiting[new] += 1
+        for state in maybe_unused - self._index.by_state.keys():
             del self._waiting[state]
-        self._waiting |= dict.fromkeys(added)
+        self._waiting |= dict.fromkeys(newly_waiting)
         self._states = after
-        # Else some nodes of the state are placed, and their evaluation was forgotten since.
-        return all(len(self._index.by_state[state]) == number for state, number in added.items())
+        # If a number differs, other nodes of that state are placed, and its evaluation was removed from the cache.
+        return all(len(self._index.by_state[state]) == number for state, number in newly_waiting.items())
 
     def score_of(self, name: str) -> Score | None:
         """Return the score of the node; None where it is rejected, or waits."""

@@ -110,12 +110,12 @@ class DecisionRecord(NamedTuple):
         return tuple(each for each in found if isinstance(each, Score))
 
 
-class EvaluationTimes(NamedTuple):
+class EvaluationLimits(NamedTuple):
     """How long one call may evaluate nodes, in seconds of CPU time. All that is left waits for the next call."""
 
     enough_s: float = inf  # once a node fits
     most_s: float = inf
-    fewest: int = 0  # evaluations, or steps of long ones, that are done however long they take: few nodes never wait
+    min_evaluations: int = 0  # or steps of long ones; done however long they take, so that few nodes need not wait
 
 
 class Extender:
@@ -127,9 +127,9 @@ class Extender:
         policy: Policy,
         clock: Callable[[], float],
         record: Callable[[DecisionRecord], None],
-        times: EvaluationTimes = EvaluationTimes(),  # noqa: B008  immutable
+        limits: EvaluationLimits = EvaluationLimits(),  # noqa: B008  immutable
     ) -> None:
-        self._times = times
+        self._limits = limits
         self._cache = cache
         self.policies = Policies((PolicyProfile(policy),))  # in force
         # True while pods that other extenders accepted may be in flight: they may occupy the GPUs beside a reservation.
@@ -165,14 +165,16 @@ class Extender:
         waiting = ranking.waiting
         if not result.nodes and waiting.includes_some(not_closed, ranking.snapshot):
             request, ranking = self._ranking_for(request, policy, limit=limit, with_long=True)
-            if ranking.waiting.number < waiting.number:
+            before, waiting = waiting, ranking.waiting
+            if waiting.number < before.number:
                 result = choose_nodes(request, ranking, not_closed, policy, in_flight, self._until_most())
         # Held GPUs are used only if no other GPUs suit. Another reason for a rejection holds without reservations too.
         ignored = frozenset[str]() if result.nodes else self._ignored_holds(pod, names)
         if ignored and Reason.RESERVED.value in result.rejected.values():
             request, ranking = self._ranking_for(request, policy, ignored)
+            waiting = ranking.waiting
             result = choose_nodes(request, ranking, not_closed, policy, in_flight, self._until_most())
-        chosen, waiting = perf_counter(), ranking.waiting
+        chosen = perf_counter()
         if result.nodes:
             lifetime = WITH_VOLUMES_S if waits_for_volumes(pod.spec) else ASSUMED_POD_LIFETIME_S
             nodes = names if len(result.nodes) == len(names) else frozenset(result.nodes)
@@ -318,7 +320,7 @@ class Extender:
         others = self._cache.placed_siblings_of(request)
         request, own_table = with_owner(request, others, self._cache.snapshot_for_pod(request.uid, ignored))
         request, own_table, near = with_near_siblings(request, others, own_table, self._cache.domains)
-        with_long = with_long or self._times.enough_s == inf
+        with_long = with_long or self._limits.enough_s == inf
         ranking = self._rankings.ranking_for(request.profile, policy, limit or self._limited(), with_long=with_long)
         if own_table is table:
             return request, ranking
@@ -326,25 +328,27 @@ class Extender:
 
     def _limited(self) -> Callable[[NodeRanking], bool]:
         """Return a function that allows evaluation for as long as one call may take."""
-        enough_s, most_s, fewest = self._times
+        enough_s, most_s, min_evaluations = self._limits
         if enough_s == inf:
             return lambda _: True
         started: float | None = None  # with the first evaluation
-        done = 0
+        evaluations = 0
 
         def may_continue(ranking: NodeRanking) -> bool:
-            nonlocal started, done
+            nonlocal started, evaluations
             now = thread_time()
-            done += 1
+            evaluations += 1
             started = now if started is None else started
             spent = now - started
-            return done <= fewest or spent < enough_s or (spent < most_s and not ranking.accepts_some)
+            if evaluations <= min_evaluations or spent < enough_s:
+                return True
+            return spent < most_s and not ranking.accepts_some
 
         return may_continue
 
     def _until_most(self) -> Callable[[], bool]:
         """Return a function that is true until checks have taken as long as evaluation in one call may take."""
-        until = thread_time() + self._times.most_s
+        until = thread_time() + self._limits.most_s
         return lambda: thread_time() < until
 
     def _advance_time(self) -> float:

@@ -28,7 +28,7 @@ from scheduler_core.evaluation.prediction_check import check_predictions
 from scheduler_core.explain import explain, explanation_document, with_reservations
 from scheduler_core.extender.decision_lines import DecisionLogger
 from scheduler_core.extender.decision_log import DecisionFile, DecisionLog
-from scheduler_core.extender.extender import DecisionRecord, EvaluationTimes, Extender
+from scheduler_core.extender.extender import DecisionRecord, EvaluationLimits, Extender
 from scheduler_core.extender.handlers import handlers
 from scheduler_core.extender.http import extender_app
 from scheduler_core.extender.ledger_registration import LedgerRegistration
@@ -49,8 +49,9 @@ from scheduler_core.runtime.leader_election import Election
 from scheduler_core.runtime.page_access import PageAccess
 
 _RESERVATION_KINDS = {RESERVATIONS, LEDGERS}
-# One call evaluates nodes for 5 ms; for up to 15 ms while none fits. The rest is done between calls, or in the next.
-_TIMES = EvaluationTimes(enough_s=0.005, most_s=0.015, fewest=8)
+# One call evaluates nodes for 5 ms; for up to 15 ms while none fits; and at least eight times. The rest is done between
+# calls, or in the next.
+_LIMITS = EvaluationLimits(enough_s=0.005, most_s=0.015, min_evaluations=8)
 _REMOVALS_PER_S = 25  # of unused results: some milliseconds each
 _AHEAD_S, _AHEAD_PAUSE_S = 0.002, 0.006  # a quarter of a core
 _MAX_REPORTS = 10_000  # whose predictions are not checked yet; the oldest are dropped
@@ -83,7 +84,7 @@ class ExtenderService:
         self.stop_requested = asyncio.Event()
         self._lines = DecisionLogger()
         self._now = SlewedClock()
-        self.extender = Extender(self.cache, parts.policy.current.node_policy, self._now, self._record, _TIMES)
+        self.extender = Extender(self.cache, parts.policy.current.node_policy, self._now, self._record, _LIMITS)
         self.extender.policies = parts.policy.current
         self._parts = parts
         self._file: DecisionFile | None = None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gputopo.labels.reasons import Reason
+from gputopo.model import NodeTopology
 from scheduler_core.evaluation import evaluate
-from scheduler_core.extender.extender import EvaluationTimes, Extender, NotReadyError
+from scheduler_core.extender.extender import EvaluationLimits, Extender, NotReadyError
 from scheduler_core.extender.node_choice import FilterResult
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod import Container, ContainerResources, Metadata, Pod, PodSpec
@@ -17,6 +18,7 @@ from tests.scheduler_core.fake_scheduler import FakeScheduler, pod_update, unbou
 
 PAIRS = MACHINES["a100_bridged"]()  # islands of two and two
 H100 = MACHINES["hgx_h100"]()
+POLICY = Policy()
 MALFORMED = "the pod's request is malformed: gputopo.io/island: 'please' is not required, preferred or ignore"
 
 
@@ -204,15 +206,13 @@ class TestTimeLimit:
     IN_FLIGHT = with_soft_preference(unbound_pod("in-flight", 1))
     ASKED = unbound_pod("asked", 2, island="required")
 
-    def stage(self, enough_s: float, most_s: float) -> FakeScheduler:
-        stage = FakeScheduler.synced({"a": PAIRS, "b": PAIRS})
-        stage.extender = Extender(
-            stage.cache, Policy(), lambda: stage.now, stage.records.append, EvaluationTimes(enough_s, most_s)
-        )
+    def stage(self, limits: EvaluationLimits, policy: Policy = POLICY, **machines: NodeTopology) -> FakeScheduler:
+        stage = FakeScheduler.synced(machines or {"a": PAIRS, "b": PAIRS})
+        stage.extender = Extender(stage.cache, policy, lambda: stage.now, stage.records.append, limits)
         return stage
 
     def test_without_time_no_node_is_checked_and_the_pod_is_tried_again(self) -> None:
-        stage = self.stage(enough_s=10.0, most_s=0.0)
+        stage = self.stage(EvaluationLimits(enough_s=10.0, most_s=0.0))
         stage.extender.evaluate_ahead(10.0)
         assert len(stage.filter(self.IN_FLIGHT, "a", "b").nodes) == 2
         while stage.extender.evaluate_ahead(10.0):
@@ -226,18 +226,17 @@ class TestTimeLimit:
         assert stage.records[-1].considered == set()
 
     def test_with_time_a_node_is_found(self) -> None:
-        stage = self.stage(enough_s=10.0, most_s=10.0)
+        stage = self.stage(EvaluationLimits(enough_s=10.0, most_s=10.0))
         stage.filter(self.IN_FLIGHT, "a", "b")
 
         found = stage.filter(self.ASKED, "a", "b")
 
         assert (len(found.nodes), found.unchecked, found.unfinished) == (1, frozenset(), False)
 
-    @pytest.mark.parametrize(("fewest", "suitable"), [(1, 1), (2, 2)])
-    def test_the_fewest_evaluations_are_done_however_long_they_take(self, fewest: int, suitable: int) -> None:
-        stage = FakeScheduler.synced({"a": PAIRS, "b": MACHINES["hgx_h100"]()})
-        times, policy = EvaluationTimes(0.0, 0.0, fewest), Policy(shortlist=40 + fewest)  # not evaluated before
-        stage.extender = Extender(stage.cache, policy, lambda: stage.now, stage.records.append, times)
+    @pytest.mark.parametrize(("min_evaluations", "suitable"), [(1, 1), (2, 2)])
+    def test_the_first_evaluations_are_done_however_long_they_take(self, min_evaluations: int, suitable: int) -> None:
+        policy = Policy(shortlist=40 + min_evaluations)  # no test has evaluated nodes with it
+        stage = self.stage(EvaluationLimits(0.0, 0.0, min_evaluations), policy, a=PAIRS, b=H100)
 
         stage.filter(unbound_pod("asked", 1), "a", "b")
 
@@ -245,10 +244,7 @@ class TestTimeLimit:
 
     def test_a_long_evaluation_waits_only_while_another_named_node_fits(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(evaluate, "_MANY_SETS", 0)
-        stage = FakeScheduler.synced({"large": MACHINES16["dgx2"](), "small": PAIRS})
-        stage.extender = Extender(
-            stage.cache, Policy(), lambda: stage.now, stage.records.append, EvaluationTimes(10.0, 10.0)
-        )
+        stage = self.stage(EvaluationLimits(10.0, 10.0), large=MACHINES16["dgx2"](), small=PAIRS)
         either = stage.filter(unbound_pod("first", 1), "small", "large")
         large = stage.filter(unbound_pod("second", 1), "large")
 
