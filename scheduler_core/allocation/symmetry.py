@@ -20,7 +20,7 @@ import msgspec
 from gputopo.recent_results import recent_results
 from scheduler_core.allocation.gpu_sets import union
 
-_REMEMBERED, _REMEMBERED_EXCHANGES = 1 << 12, 1 << 10  # of each machine shape
+_REMEMBERED, _REMEMBERED_EXCHANGES, _REMEMBERED_CHOICES = 1 << 12, 1 << 10, 1 << 10  # of each machine shape
 _FEW = 64
 _MOST_WASTED = 16  # combinations that are too large, for each that is not
 
@@ -96,6 +96,9 @@ class Symmetry:
         self._exchanges = lru_cache(maxsize=_REMEMBERED_EXCHANGES)(self._find_exchanges)
         self._groups_for = lru_cache(maxsize=_REMEMBERED_EXCHANGES)(self._find_groups)
         self.canonical = lru_cache(maxsize=_REMEMBERED)(self._canonical)
+        self._code = lru_cache(maxsize=_REMEMBERED)(self._find_code)
+        self._choices = lru_cache(maxsize=_REMEMBERED_CHOICES)(self._find_choices)
+        self._places_of_code = Permutation(self._whole.places[::-1])
 
     def _permutation(self, *masks: int) -> Permutation:
         """Return an exchange for some sets together; sets that are equal up to exchanges become the same sets."""
@@ -105,8 +108,20 @@ class Symmetry:
         return Permutation(tuple(places))
 
     def _canonical(self, mask: int) -> int:
-        """Return the same set for all sets that are equal up to exchanges."""
-        return mask if self.is_trivial else self.permutation(mask).apply(mask)
+        """Return the same set for all sets that are equal up to exchanges: what ``permutation`` makes of the set."""
+        return mask if self.is_trivial else self._places_of_code.apply(self._find_code(self._whole, mask))
+
+    def _find_code(self, part: _Part, mask: int) -> int:
+        """Return the marks of the GPUs of a part when it is arranged for this set; its first GPU is the highest bit."""
+        if not part.parts:
+            return 1 if mask else 0
+        codes = [self._code(each, mask & each.gpus) for each in part.parts]
+        if part.equal:
+            codes.sort()
+        found = 0
+        for each, code in zip(part.parts, codes, strict=True):
+            found = found << len(each.places) | code
+        return found
 
     def form(self, *masks: int) -> Hashable:
         """Return the same value for all sequences of sets that are equal up to exchanges."""
@@ -121,8 +136,35 @@ class Symmetry:
 
         None: there would be more than ``most``.
         """
-        found = _choices(self._arrange(self._whole, (among,)), size, most)
+        found = self._find_choices(self._whole, among, size, most)
         return None if found is None else [mask for mask in found if mask.bit_count() == size]
+
+    def _find_choices(self, part: _Part, among: int, size: int, most: int) -> tuple[int, ...] | None:
+        """Return subsets of the GPUs ``among`` in a part with at most ``size`` members, few of equal ones.
+
+        None: there would be more than ``most``.
+        """
+        if not part.parts:
+            return (0, part.gpus) if among else (0,)
+        found = [0]
+        for parts in self._alike_parts(part, among):
+            chosen = [self._choices(each, among & each.gpus, size, most) for each in parts]
+            longer = _combined(chosen, size, most)
+            if longer is None or len(found) * len(longer) > _MOST_WASTED * most:
+                return None
+            found = [one | other for one, other in product(found, longer) if (one | other).bit_count() <= size]
+            if len(found) > most:
+                return None
+        return tuple(found)
+
+    def _alike_parts(self, part: _Part, among: int) -> Iterator[tuple[_Part, ...]]:
+        """Yield the parts of a part that can be exchanged with each other in any way without a change of ``among``."""
+        if not part.equal:
+            yield from ((each,) for each in part.parts)
+            return
+        code = {each: self._code(each, among & each.gpus) for each in part.parts}
+        for _, parts in groupby(sorted(part.parts, key=code.__getitem__), key=code.__getitem__):
+            yield tuple(parts)
 
     def equals(self, fixed: tuple[int, ...], masks: Iterable[int], most: int) -> set[int] | None:
         """Return the sets and all that are equal to them up to exchanges that leave each set of ``fixed`` as it is.
@@ -300,27 +342,19 @@ def _moved(parts: Sequence[_Arranged], size: int) -> Permutation:
     return Permutation(tuple(places))
 
 
-def _choices(arranged: _Arranged, size: int, most: int) -> list[int] | None:
-    """Return subsets of the marked GPUs with at most ``size`` members, few of equal ones; None: more than ``most``."""
-    if not arranged.parts:
-        return [0, *(1 << place for place, mark in zip(arranged.places, arranged.marks, strict=True) if mark)]
-    found = [0]
-    for parts in _alike(arranged):
-        chosen = [choices for each in parts if (choices := _choices(each, size, most)) is not None]
-        if len(chosen) < len(parts):
-            return None
-        if comb(len(chosen[0]) + len(parts) - 1, len(parts)) > _MOST_WASTED * most:
-            return None
-        longer: list[int] = []
-        for indices in combinations_with_replacement(range(len(chosen[0])), len(parts)):
-            added = sum(choices[index] for choices, index in zip(chosen, indices, strict=True))
-            if added.bit_count() <= size:
-                longer.append(added)
-                if len(longer) > most:
-                    return None
-        if len(found) * len(longer) > _MOST_WASTED * most:
-            return None
-        found = [one | other for one, other in product(found, longer) if (one | other).bit_count() <= size]
-        if len(found) > most:
-            return None
+def _combined(choices: Sequence[tuple[int, ...] | None], size: int, most: int) -> list[int] | None:
+    """Return one choice of each equal part together, few of equal ones, with at most ``size`` members.
+
+    ``choices``: of each part, those at the same position are equal. None: there would be more than ``most``.
+    """
+    known = [each for each in choices if each is not None]
+    if len(known) < len(choices) or comb(len(known[0]) + len(known) - 1, len(known)) > _MOST_WASTED * most:
+        return None
+    found: list[int] = []
+    for indices in combinations_with_replacement(range(len(known[0])), len(known)):
+        both = sum(of_part[index] for of_part, index in zip(known, indices, strict=True))
+        if both.bit_count() <= size:
+            found.append(both)
+            if len(found) > most:
+                return None
     return found

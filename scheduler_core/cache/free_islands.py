@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from gputopo.recent_results import recent_results
@@ -25,6 +25,13 @@ def free_islands(states: Mapping[str, NodeState]) -> Counter[FreeIsland]:
         for island in _islands_of(state):
             found[island] += nodes
     return found
+
+
+def find_islands(states: Iterable[NodeState], pause: Callable[[], None]) -> None:
+    """Find the islands of each state, so that ``free_islands`` takes less time. ``pause``: is called before each."""
+    for state in states:
+        pause()
+        _islands_of(state)
 
 
 @recent_results(1 << 14)

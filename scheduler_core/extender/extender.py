@@ -113,9 +113,9 @@ class DecisionRecord(NamedTuple):
 class EvaluationLimits(NamedTuple):
     """How long one call may evaluate nodes, in seconds of CPU time. All that is left waits for the next call."""
 
-    enough_s: float = inf  # once a node fits
-    most_s: float = inf
-    min_evaluations: int = 0  # or steps of long ones; done however long they take, so that few nodes need not wait
+    enough_s: float = inf  # from the first evaluation; then only while no node fits, or for the least number
+    most_s: float = inf  # from the start of the call, but ``enough_s`` of evaluation in any case
+    min_evaluations: int = 0  # or steps of long ones, so that few nodes need not wait
 
 
 class Extender:
@@ -146,7 +146,7 @@ class Extender:
 
         Raises ``NotReadyError``.
         """
-        started = perf_counter()
+        started, limit = perf_counter(), self._limited()
         now = self._advance_time()
         request = self.policies.parse_pod(pod)
         self._cache.forget_assumed_pod(pod.metadata.uid)
@@ -155,7 +155,6 @@ class Extender:
         if not request.profile.device_request.steps_by_resource:
             return FilterResult(tuple(names), {})
         policy = self.policies.policy_for(request)
-        limit = self._limited()
         request, ranking = self._ranking_for(request, policy, limit=limit)
         ready = perf_counter()
         in_flight = self._cache.assumed_pods.on_several_nodes
@@ -171,7 +170,7 @@ class Extender:
         # Held GPUs are used only if no other GPUs suit. Another reason for a rejection holds without reservations too.
         ignored = frozenset[str]() if result.nodes else self._ignored_holds(pod, names)
         if ignored and Reason.RESERVED.value in result.rejected.values():
-            request, ranking = self._ranking_for(request, policy, ignored)
+            request, ranking = self._ranking_for(request, policy, ignored, limit=limit)
             waiting = ranking.waiting
             result = choose_nodes(request, ranking, not_closed, policy, in_flight, self._until_most())
         chosen = perf_counter()
@@ -327,22 +326,21 @@ class Extender:
         return request, PodRanking(ranking, own_table, {each.node for each in others}.union(reserved, near))
 
     def _limited(self) -> Callable[[NodeRanking], bool]:
-        """Return a function that allows evaluation for as long as one call may take."""
+        """Return a function that allows evaluation for as long as one call may take. The call starts now."""
         enough_s, most_s, min_evaluations = self._limits
         if enough_s == inf:
             return lambda _: True
-        started: float | None = None  # with the first evaluation
+        started, first = thread_time(), inf
         evaluations = 0
 
         def may_continue(ranking: NodeRanking) -> bool:
-            nonlocal started, evaluations
+            nonlocal first, evaluations
             now = thread_time()
             evaluations += 1
-            started = now if started is None else started
-            spent = now - started
-            if evaluations <= min_evaluations or spent < enough_s:
+            first = min(first, now)
+            if now - first < enough_s:
                 return True
-            return spent < most_s and not ranking.accepts_some
+            return now - started < most_s and (evaluations <= min_evaluations or not ranking.accepts_some)
 
         return may_continue
 

@@ -36,6 +36,7 @@ class PageSources(NamedTuple):
     decisions: Callable[[int], NumberedLines]  # from a number on (-2: the last two), oldest first
     explain: Explain
     unhealthy: Callable[[], str | None] = lambda: None  # why a restart is needed; None: healthy
+    metrics_job: Callable[[], Callable[[], None]] | None = None  # what another thread does before metrics are rendered
 
 
 def pages_app(pages: PageSources, access: PageAccess | None = None) -> ASGIApp:
@@ -68,8 +69,12 @@ def pages_app(pages: PageSources, access: PageAccess | None = None) -> ASGIApp:
             return PlainTextResponse(f"no GPU pod {name!r} in the namespace {namespace!r}\n", 404)
         return Response(body, media_type=JSON)
 
+    async def before_metrics() -> None:
+        if pages.metrics_job is not None:
+            await asyncio.to_thread(pages.metrics_job())
+
     own_pages = {"/decisions": decisions, "/explain/{namespace}/{pod}": explain}
-    return program_app(pages.not_ready_reason, pages.registry, own_pages, pages.unhealthy, access)
+    return program_app(pages.not_ready_reason, pages.registry, own_pages, pages.unhealthy, access, before_metrics)
 
 
 def _first_number(request: Request) -> int | None:

@@ -35,10 +35,11 @@ def program_app(
     own_pages: Mapping[str, PageHandler],
     unhealthy: Callable[[], str | None] = lambda: None,
     access: PageAccess | None = None,
+    before_metrics: Callable[[], Awaitable[None]] | None = None,
 ) -> ASGIApp:
     """Return the application. ``own_pages``: by path; ``access`` authorizes their readers (None: loopback only).
 
-    ``unhealthy``: why a restart is needed, or None.
+    ``unhealthy``: why a restart is needed, or None. ``before_metrics``: is awaited before the metrics are rendered.
 
     All functions are called on the event loop.
     """
@@ -53,6 +54,8 @@ def program_app(
         return answer
 
     async def render_metrics() -> bytes:
+        if before_metrics is not None:
+            await before_metrics()
         return generate_latest(registry)
 
     async def metrics(_: Request) -> Response:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -78,3 +78,17 @@ def test_a_program_that_must_be_restarted_says_why() -> None:
     with serving(pages) as running:
         assert running.ask("GET", "/healthz") == (503, b"the thread that watches pods has ended\n")
         assert running.ask("GET", "/readyz") == (503, b"no news\n")
+
+
+def test_work_is_done_before_the_metrics_are_rendered() -> None:
+    registry = CollectorRegistry()
+    counted = Gauge("islands", "Of all nodes.", registry=registry)
+
+    async def count() -> None:
+        await asyncio.sleep(0.01)
+        counted.set(3)
+
+    with serving(program_app(lambda: None, registry, {}, before_metrics=count)) as running:
+        status, body = running.ask("GET", "/metrics")
+
+    assert (status, b"islands 3.0\n" in body) == (200, True)
