@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from gputopo.recent_results import recent_results
@@ -18,20 +18,17 @@ class FreeIsland(NamedTuple):
     product: str  # "" where unknown
 
 
-def free_islands(states: Mapping[str, NodeState]) -> Counter[FreeIsland]:
-    """Return the number of islands of each kind. Islands without a free GPU, or with unknown NVLinks, are left out."""
+def free_islands(states: Mapping[str, NodeState], pause: Callable[[], None] = lambda: None) -> Counter[FreeIsland]:
+    """Return the number of islands of each kind. Islands without a free GPU, or with unknown NVLinks, are left out.
+
+    ``pause``: is called before each different state.
+    """
     found = Counter[FreeIsland]()
     for state, nodes in Counter(states.values()).items():
+        pause()
         for island in _islands_of(state):
             found[island] += nodes
     return found
-
-
-def find_islands(states: Iterable[NodeState], pause: Callable[[], None]) -> None:
-    """Find the islands of each state, so that ``free_islands`` takes less time. ``pause``: is called before each."""
-    for state in states:
-        pause()
-        _islands_of(state)
 
 
 @recent_results(1 << 14)

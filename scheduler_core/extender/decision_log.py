@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
@@ -57,7 +57,7 @@ class DecisionLog:
         decisions = (each for each in reversed(self._records) if each.victims is None)
         return next((each for each in decisions if each.request.uid == uid), None)
 
-    def json_lines(self, start: int = 0) -> Iterator[tuple[int, bytes]]:
+    def json_lines(self, start: int = 0) -> Generator[tuple[int, bytes], None, None]:
         """Return the number and JSON line of each decision, oldest first. Any thread may iterate.
 
         ``start``: the number of the first decision; if negative, the number of decisions counted from the end.

@@ -118,6 +118,32 @@ class EvaluationLimits(NamedTuple):
     min_evaluations: int = 0  # or steps of long ones, so that few nodes need not wait
 
 
+class _CallTime:
+    """The CPU time of a call that begins now."""
+
+    def __init__(self, limits: EvaluationLimits) -> None:
+        self._limits = limits
+        self._started = thread_time()
+        self._first = inf  # evaluation
+        self._evaluations = 0
+
+    def may_evaluate(self, ranking: NodeRanking) -> bool:
+        """Count an evaluation. Return whether it may be done."""
+        enough_s, most_s, min_evaluations = self._limits
+        now = thread_time()
+        self._evaluations += 1
+        self._first = min(self._first, now)
+        if now - self._first < enough_s:
+            return True
+        return now - self._started < most_s and (self._evaluations <= min_evaluations or not ranking.accepts_some)
+
+    def checks(self) -> Callable[[], bool]:
+        """Return whether checks with the in-flight pods may go on. They begin now; a third of the time is theirs."""
+        most_s = self._limits.most_s
+        until = max(self._started + most_s, thread_time() + most_s / 3)
+        return lambda: thread_time() < until
+
+
 class Extender:
     """Answers the calls of one scheduler."""
 
@@ -146,7 +172,7 @@ class Extender:
 
         Raises ``NotReadyError``.
         """
-        started, limit = perf_counter(), self._limited()
+        started, time = perf_counter(), _CallTime(self._limits)
         now = self._advance_time()
         request = self.policies.parse_pod(pod)
         self._cache.forget_assumed_pod(pod.metadata.uid)
@@ -155,24 +181,24 @@ class Extender:
         if not request.profile.device_request.steps_by_resource:
             return FilterResult(tuple(names), {})
         policy = self.policies.policy_for(request)
-        request, ranking = self._ranking_for(request, policy, limit=limit)
+        request, ranking = self._ranking_for(request, policy, time=time)
         ready = perf_counter()
         in_flight = self._cache.assumed_pods.on_several_nodes
         closed = self._closed_nodes(request.uid, ranking.snapshot, names) if self.settling else frozenset[str]()
         not_closed = names - closed if closed else names
-        result = choose_nodes(request, ranking, not_closed, policy, in_flight, self._until_most())
+        result = choose_nodes(request, ranking, not_closed, policy, in_flight, time.checks())
         waiting = ranking.waiting
         if not result.nodes and waiting.includes_some(not_closed, ranking.snapshot):
-            request, ranking = self._ranking_for(request, policy, limit=limit, with_long=True)
+            request, ranking = self._ranking_for(request, policy, time=time, with_long=True)
             before, waiting = waiting, ranking.waiting
             if waiting.number < before.number:
-                result = choose_nodes(request, ranking, not_closed, policy, in_flight, self._until_most())
+                result = choose_nodes(request, ranking, not_closed, policy, in_flight, time.checks())
         # Held GPUs are used only if no other GPUs suit. Another reason for a rejection holds without reservations too.
         ignored = frozenset[str]() if result.nodes else self._ignored_holds(pod, names)
         if ignored and Reason.RESERVED.value in result.rejected.values():
-            request, ranking = self._ranking_for(request, policy, ignored, limit=limit)
+            request, ranking = self._ranking_for(request, policy, ignored, time=time)
             waiting = ranking.waiting
-            result = choose_nodes(request, ranking, not_closed, policy, in_flight, self._until_most())
+            result = choose_nodes(request, ranking, not_closed, policy, in_flight, time.checks())
         chosen = perf_counter()
         if result.nodes:
             lifetime = WITH_VOLUMES_S if waits_for_volumes(pod.spec) else ASSUMED_POD_LIFETIME_S
@@ -306,12 +332,12 @@ class Extender:
         policy: Policy,
         ignored: Collection[str] = (),
         *,
-        limit: Callable[[NodeRanking], bool] | None = None,
+        time: _CallTime | None = None,
         with_long: bool = False,
     ) -> tuple[PodRequest, NodeRanking | PodRanking]:
         """Return the request and its ranking of the nodes, given its siblings and the pod's own reservation.
 
-        ``ignored``: UIDs of capacity holds. ``limit``: returns whether evaluation may go on; None: a new time limit.
+        ``ignored``: UIDs of capacity holds. ``time``: of the call; None: the call begins now.
         ``with_long``: also do long evaluations while another node fits; without a limit they are always done.
         """
         table = self._cache.snapshot
@@ -320,34 +346,11 @@ class Extender:
         request, own_table = with_owner(request, others, self._cache.snapshot_for_pod(request.uid, ignored))
         request, own_table, near = with_near_siblings(request, others, own_table, self._cache.domains)
         with_long = with_long or self._limits.enough_s == inf
-        ranking = self._rankings.ranking_for(request.profile, policy, limit or self._limited(), with_long=with_long)
+        may_continue = (time or _CallTime(self._limits)).may_evaluate
+        ranking = self._rankings.ranking_for(request.profile, policy, may_continue, with_long=with_long)
         if own_table is table:
             return request, ranking
         return request, PodRanking(ranking, own_table, {each.node for each in others}.union(reserved, near))
-
-    def _limited(self) -> Callable[[NodeRanking], bool]:
-        """Return a function that allows evaluation for as long as one call may take. The call starts now."""
-        enough_s, most_s, min_evaluations = self._limits
-        if enough_s == inf:
-            return lambda _: True
-        started, first = thread_time(), inf
-        evaluations = 0
-
-        def may_continue(ranking: NodeRanking) -> bool:
-            nonlocal first, evaluations
-            now = thread_time()
-            evaluations += 1
-            first = min(first, now)
-            if now - first < enough_s:
-                return True
-            return now - started < most_s and (evaluations <= min_evaluations or not ranking.accepts_some)
-
-        return may_continue
-
-    def _until_most(self) -> Callable[[], bool]:
-        """Return a function that is true until checks have taken as long as evaluation in one call may take."""
-        until = thread_time() + self._limits.most_s
-        return lambda: thread_time() < until
 
     def _advance_time(self) -> float:
         now = self._clock()

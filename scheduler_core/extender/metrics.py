@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from gputopo.crd.reservations import EntryPhase, ExtenderAck
 from gputopo.labels.reasons import Reason
-from gputopo.process.metrics import BUILD, HistogramHelp, MetricCatalogue, MetricHelp, Sample, cached_samples
+from gputopo.process.metrics import BUILD, HistogramHelp, MetricCatalogue, MetricHelp, Sample
 from scheduler_core.cache.events import WatchStatus
 from scheduler_core.cache.metrics import CLUSTER_GAUGES, CLUSTER_TALLIES, snapshot_samples, watch_samples
 from scheduler_core.cache.node_table import ClusterSnapshot
@@ -133,7 +133,6 @@ CATALOGUE = MetricCatalogue(
 class ExtenderStatus(NamedTuple):
     """The state of the extender at one moment."""
 
-    table: ClusterSnapshot
     ready: bool
     watches: tuple[WatchStatus, ...] = ()
     pods: int = 0
@@ -164,6 +163,7 @@ class ExtenderMetrics:
         self.events = counter("gputopo_events_written")
         self.decisions = counter("gputopo_decisions_written")
         self.call_duration = CATALOGUE.histogram(self.registry, "gputopo_extender_call_duration_seconds")
+        self._snapshot_samples: tuple[Sample, ...] = ()
 
     def count_rejections(self, rejected: Mapping[str, str]) -> None:
         """Count a pod without a suitable node. ``rejected``: reason by node."""
@@ -201,20 +201,22 @@ class ExtenderMetrics:
         """Count a decision for the decisions file by outcome."""
         self.decisions.labels(outcome).inc()
 
+    def count_snapshot(self, snapshot: ClusterSnapshot, pause: Callable[[], None] = lambda: None) -> None:
+        """Count the nodes and islands that the metrics show from now on. ``pause``: as of ``snapshot_samples``."""
+        self._snapshot_samples = tuple(snapshot_samples(snapshot, pause))
+
     def register_status(self, status: Callable[[], ExtenderStatus]) -> None:
         """Register the samples of a status; ``status`` is called at every scrape."""
-        samples_of_table = cached_samples(snapshot_samples)
 
         def samples() -> Iterator[Sample]:
-            now = status()
-            yield from status_samples(now)
-            yield from samples_of_table(now.table)
+            yield from status_samples(status())
+            yield from self._snapshot_samples
 
         CATALOGUE.register_samples(self.registry, samples)
 
 
 def status_samples(status: ExtenderStatus) -> Iterator[Sample]:
-    """Return the samples of a status, except for its snapshot. Pure."""
+    """Return the samples of a status. Pure."""
     yield "gputopo_extender_info", BUILD, 1
     yield "gputopo_extender_ready", (), status.ready
     yield from watch_samples(status.watches)

@@ -22,7 +22,6 @@ from gputopo.crd.reservations import LEDGERS, RESERVATIONS
 from gputopo.recent_results import ResultExpiry
 from scheduler_core.cache.cluster_cache import ClusterCache
 from scheduler_core.cache.events import Batch, LedgerUpdate, ReportedNode, ReservationUpdate, WatchStatus
-from scheduler_core.cache.free_islands import find_islands
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.watch import WatchErrorLog, restart_reason, silence_reason
 from scheduler_core.evaluation.extensions import CALLS
@@ -101,6 +100,7 @@ class ExtenderService:
         self._reports: deque[tuple[ReportedNode, frozenset[str]]] = deque(maxlen=_MAX_REPORTS)  # with the known pods
         self._checks = BackgroundWork(self.calls, self._check_report, _CHECKS_PAUSE_S)
         self._ahead = BackgroundWork(self.calls, self._evaluate_ahead, _AHEAD_PAUSE_S)
+        self._collection = BackgroundWork(self.calls, self._search_new_objects, _CHECKS_PAUSE_S)
         self.call_pause = CallPause(self.calls)
         self.decisions = DecisionLog(parts.settings.decisions, wait_for_calls=self.call_pause)
 
@@ -126,7 +126,7 @@ class ExtenderService:
         if self.cache.synced:
             self._catch_up()
             self._update_registration(urgent=batch.kind in (LedgerUpdate, ReservationUpdate))
-        self._garbage.collect_new()
+        self._collect_garbage()
 
     def tick(self) -> None:
         """Do the periodic work, once a second."""
@@ -167,8 +167,17 @@ class ExtenderService:
     def _evaluate_ahead(self) -> bool:
         """Evaluate some nodes for profiles that were requested before. Return whether some are left."""
         is_left = self.extender.evaluate_ahead(_AHEAD_S)
-        self._garbage.collect_new()
+        self._collect_garbage()
         return is_left
+
+    def _collect_garbage(self) -> None:
+        """Search the new objects for garbage if there may be enough: as a piece of work of its own, after calls."""
+        if self._garbage.due:
+            self._collection.start_later()
+
+    def _search_new_objects(self) -> bool:
+        self._garbage.collect_new()
+        return False
 
     def _update_registration(self, *, urgent: bool = False) -> None:
         registration, election = self._parts.registration, self._parts.election
@@ -240,7 +249,6 @@ class ExtenderService:
         cache, registration = self.cache, self._parts.registration
         in_flight = len(cache.assumed_pods.on_several_nodes)
         return ExtenderStatus(
-            table=cache.snapshot,
             ready=self.not_ready_reason() is None,
             watches=self._statuses(),
             pods=len(cache.pods),
@@ -255,8 +263,8 @@ class ExtenderService:
         )
 
     def metrics_job(self) -> Callable[[], None]:
-        """Return what another thread does before the metrics are rendered: it would take the loop 40 ms."""
-        return partial(find_islands, frozenset(self.cache.snapshot.states.values()), self.call_pause)
+        """Return a function that counts the nodes and islands, for another thread."""
+        return partial(self.metrics.count_snapshot, self.cache.snapshot, self.call_pause)
 
     def explanation_job(self, namespace: str, name: str) -> Job | None:
         """Return a function that explains a pod, for another thread; None if no such pod requests GPUs."""
@@ -287,8 +295,7 @@ class ExtenderService:
         self.decisions.add_decision(record)
         if self._file is not None:
             self._file.append(record)
-        if self._garbage.due:
-            asyncio.get_running_loop().call_soon(self._garbage.collect_new)  # after the answer
+        self._collect_garbage()
 
 
 def make_applications(

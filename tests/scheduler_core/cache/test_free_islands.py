@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler_core.cache.free_islands import FreeIsland, find_islands, free_islands
+from scheduler_core.cache.free_islands import FreeIsland, free_islands
 from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import snapshot_of
 from scheduler_core.policy.policy import Policy
@@ -38,11 +38,3 @@ def test_gpus_without_nvlinks_are_islands_of_one_and_unknown_links_are_left_out(
     assert islands(record("n", labels={"nvidia.com/gpu.product": "A100", "nvidia.com/gpu.count": "8"})) == {}
     assert islands(record("n")) == {}
     assert islands(record("n", v100_ring(), held={})) == {FreeIsland(4, "Tesla-V100-SXM2-16GB"): 1}
-
-
-def test_islands_can_be_found_before_with_a_pause_at_each_state() -> None:
-    states, pauses = snapshot_of(FLEET, NOW, Policy()).states, list[None]()
-    find_islands(states.values(), lambda: pauses.append(None))
-
-    assert len(pauses) == len(FLEET)
-    assert dict(free_islands(states)) == {FreeIsland(8, H100): 2, FreeIsland(6, H100): 1}

@@ -30,7 +30,6 @@ from scheduler_core.planner.status import PlannerStatus
 from scheduler_core.policy.cached_reader import MemoizedParser
 from scheduler_core.policy.extensions import Extension, installed_extensions
 from scheduler_core.policy.file import PolicyError, parse_policy_file
-from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.profiles import Policies
 from scheduler_core.policy.show import effective_values
 from scheduler_core.request.pod import Pod
@@ -276,9 +275,8 @@ def test_a_filter_that_fails_is_on_the_safe_side_and_disabled_after_failures(
 
     assert dict(CALLS.failures) == {("gputopo.filters", name, "error"): MOST_FAILURES}
     assert CALLS.disabled == {("gputopo.filters", name)}
-    table = snapshot_of([], NOW, Policy())
     status = ExtenderStatus(
-        table, True, extension_failures=dict(CALLS.failures), extensions_disabled=frozenset(CALLS.disabled)
+        True, extension_failures=dict(CALLS.failures), extensions_disabled=frozenset(CALLS.disabled)
     )
     samples = {(sample, labels): value for sample, labels, value in status_samples(status)}
     assert samples["gputopo_extension_failures", ("gputopo.filters", name, "error")] == MOST_FAILURES

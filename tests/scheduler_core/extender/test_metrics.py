@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client.exposition import generate_latest
+from functools import partial
 
 from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.device_plugin import PredictionResult
@@ -29,7 +29,6 @@ def test_a_scrape_has_the_known_state() -> None:
     metrics_ = ExtenderMetrics()
     table = snapshot_of(FLEET, NOW, Policy(), generation=5)
     status = ExtenderStatus(
-        table,
         True,
         WATCHES,
         pods=4,
@@ -39,6 +38,7 @@ def test_a_scrape_has_the_known_state() -> None:
         policy_invalid=True,
     )
     metrics_.register_status(lambda: status)
+    metrics_.count_snapshot(table)
 
     sample = metrics_.registry.get_sample_value
     result = {
@@ -63,20 +63,21 @@ def test_a_scrape_has_the_known_state() -> None:
     assert sample("gputopo_watch_lag_seconds", {"kind": "pods"}) is None
 
 
-def test_samples_of_a_snapshot_are_computed_once() -> None:
-    metrics_ = ExtenderMetrics()
-    tables = [snapshot_of(FLEET[:1], NOW, Policy()), snapshot_of(FLEET, NOW, Policy())]
-    metrics_.register_status(lambda: ExtenderStatus(tables[0], ready=False))
-    first = generate_latest(metrics_.registry)
+def test_a_scrape_has_the_snapshot_that_was_counted_last() -> None:
+    metrics_, pauses = ExtenderMetrics(), list[None]()
+    metrics_.register_status(lambda: ExtenderStatus(ready=False))
+    nodes = partial(metrics_.registry.get_sample_value, "gputopo_table_nodes")
 
-    assert generate_latest(metrics_.registry) == first
-    tables.pop(0)
-    assert metrics_.registry.get_sample_value("gputopo_table_nodes") == 3
+    assert nodes() is None
+    for table in (snapshot_of(FLEET[:1], NOW, Policy()), snapshot_of(FLEET, NOW, Policy())):
+        metrics_.count_snapshot(table, lambda: pauses.append(None))
+        assert nodes() == len(table.records)
+    assert len(pauses) == 1 + len(set(table.states.values()))
 
 
 def test_there_is_no_age_before_a_watch_has_received_data() -> None:
     silent = WATCHES[1]._replace(last_event_age_s=None)
-    status = ExtenderStatus(snapshot_of((), NOW, Policy()), ready=False, watches=(WATCHES[0], silent))
+    status = ExtenderStatus(ready=False, watches=(WATCHES[0], silent))
 
     assert "gputopo_cache_age_seconds" not in {name for name, _, _ in status_samples(status)}
     assert ("gputopo_watch_age_seconds", ("pods",)) not in {
@@ -97,7 +98,8 @@ def test_predictions_are_counted_by_outcome_and_broken_predictions_by_reason() -
 
 def test_every_metric_is_described_and_nothing_else_is() -> None:
     counted = ExtenderMetrics()
-    counted.register_status(lambda: ExtenderStatus(snapshot_of(FLEET, NOW, Policy()), ready=True, watches=WATCHES))
+    counted.register_status(lambda: ExtenderStatus(ready=True, watches=WATCHES))
+    counted.count_snapshot(snapshot_of(FLEET, NOW, Policy()))
     names = {
         f"{family.name}_total" if family.type == "counter" else family.name for family in counted.registry.collect()
     }

@@ -8,7 +8,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import Any
@@ -223,8 +223,8 @@ def pages() -> Iterator[Running]:
 
         return job if (namespace, pod) in known else None
 
-    def decided(start: int) -> Iterator[tuple[int, bytes]]:
-        return islice(enumerate([b'{"a":1}\n', b'{"a":2}\n']), start % 2, None)
+    def decided(start: int) -> Generator[tuple[int, bytes], None, None]:
+        return (each for each in islice(enumerate([b'{"a":1}\n', b'{"a":2}\n']), start % 2, None))
 
     shown = PageSources(lambda: "draining" if threads else None, registry, decided, explain)
     with serving(pages_app(shown)) as served:
