@@ -98,7 +98,7 @@ class Symmetry:
         self.canonical = lru_cache(maxsize=_REMEMBERED)(self._canonical)
         self._code = lru_cache(maxsize=_REMEMBERED)(self._find_code)
         self._choices = lru_cache(maxsize=_REMEMBERED_CHOICES)(self._find_choices)
-        self._places_of_code = Permutation(self._whole.places[::-1])
+        self._place_of_bit = Permutation(self._whole.places[::-1])
 
     def _permutation(self, *masks: int) -> Permutation:
         """Return an exchange for some sets together; sets that are equal up to exchanges become the same sets."""
@@ -109,7 +109,7 @@ class Symmetry:
 
     def _canonical(self, mask: int) -> int:
         """Return the same set for all sets that are equal up to exchanges: what ``permutation`` makes of the set."""
-        return mask if self.is_trivial else self._places_of_code.apply(self._find_code(self._whole, mask))
+        return mask if self.is_trivial else self._place_of_bit.apply(self._find_code(self._whole, mask))
 
     def _find_code(self, part: _Part, mask: int) -> int:
         """Return the marks of the GPUs of a part when it is arranged for this set; its first GPU is the highest bit."""
@@ -140,8 +140,9 @@ class Symmetry:
         return None if found is None else [mask for mask in found if mask.bit_count() == size]
 
     def _find_choices(self, part: _Part, among: int, size: int, most: int) -> tuple[int, ...] | None:
-        """Return subsets of the GPUs ``among`` in a part with at most ``size`` members, few of equal ones.
+        """Return subsets of the GPUs ``among`` in a part with at most ``size`` members.
 
+        Of those that are equal up to exchanges within ``among``, only some are returned.
         None: there would be more than ``most``.
         """
         if not part.parts:
@@ -149,7 +150,7 @@ class Symmetry:
         found = [0]
         for parts in self._alike_parts(part, among):
             chosen = [self._choices(each, among & each.gpus, size, most) for each in parts]
-            longer = _combined(chosen, size, most)
+            longer = _combine_choices(chosen, size, most)
             if longer is None or len(found) * len(longer) > _MOST_WASTED * most:
                 return None
             found = [one | other for one, other in product(found, longer) if (one | other).bit_count() <= size]
@@ -162,8 +163,8 @@ class Symmetry:
         if not part.equal:
             yield from ((each,) for each in part.parts)
             return
-        code = {each: self._code(each, among & each.gpus) for each in part.parts}
-        for _, parts in groupby(sorted(part.parts, key=code.__getitem__), key=code.__getitem__):
+        codes = {each: self._code(each, among & each.gpus) for each in part.parts}
+        for _, parts in groupby(sorted(part.parts, key=codes.__getitem__), key=codes.__getitem__):
             yield tuple(parts)
 
     def equals(self, fixed: tuple[int, ...], masks: Iterable[int], most: int) -> set[int] | None:
@@ -342,19 +343,20 @@ def _moved(parts: Sequence[_Arranged], size: int) -> Permutation:
     return Permutation(tuple(places))
 
 
-def _combined(choices: Sequence[tuple[int, ...] | None], size: int, most: int) -> list[int] | None:
-    """Return one choice of each equal part together, few of equal ones, with at most ``size`` members.
+def _combine_choices(choices: Sequence[tuple[int, ...] | None], size: int, most: int) -> list[int] | None:
+    """Return the unions of one choice of each part, only some of those that are equal up to exchanges of the parts.
 
-    ``choices``: of each part, those at the same position are equal. None: there would be more than ``most``.
+    ``choices``: of each part; those at the same position are equal up to an exchange. Larger unions than ``size`` are
+    left out. None: there would be more than ``most``.
     """
     known = [each for each in choices if each is not None]
     if len(known) < len(choices) or comb(len(known[0]) + len(known) - 1, len(known)) > _MOST_WASTED * most:
         return None
     found: list[int] = []
     for indices in combinations_with_replacement(range(len(known[0])), len(known)):
-        both = sum(of_part[index] for of_part, index in zip(known, indices, strict=True))
-        if both.bit_count() <= size:
-            found.append(both)
+        together = sum(of_part[index] for of_part, index in zip(known, indices, strict=True))
+        if together.bit_count() <= size:
+            found.append(together)
             if len(found) > most:
                 return None
     return found

@@ -62,7 +62,7 @@ def _samples_of(watch: WatchStatus) -> Iterator[Sample]:
 
 
 def snapshot_samples(snapshot: ClusterSnapshot, pause: Callable[[], None] = lambda: None) -> Iterator[Sample]:
-    """Yield the samples of a snapshot. With 15,000 nodes this takes 40 ms: keep them, and do not delay others with it.
+    """Yield the samples of a snapshot. This takes up to 40 ms with 15,000 nodes, so the samples should be kept.
 
     ``pause``: is called before each different state of a node.
     """

@@ -64,9 +64,22 @@ class DecisionLog:
         """
         oldest = self._next_number - len(self._records)
         first = max(oldest, self._next_number + start if start < 0 else start)
-        records = tuple(islice(self._records, first - oldest, None))
-        pause = Pause(wait_for_calls=self._wait_for_calls)
-        return ((number, encode_decision(record, pause)) for number, record in enumerate(records, start=first))
+        records = deque(islice(self._records, first - oldest, None))
+        return _encoded(records, first, Pause(wait_for_calls=self._wait_for_calls))
+
+
+def _encoded(
+    records: deque[DecisionRecord], first: int, pause: Callable[[], None]
+) -> Generator[tuple[int, bytes], None, None]:
+    """Yield the number and JSON line of each decision. Records are freed one at a time, also when this is closed."""
+    try:
+        while records:
+            yield first, encode_decision(records.popleft(), pause)
+            first += 1
+    finally:
+        while records:
+            pause()
+            records.popleft()
 
 
 class Pause:

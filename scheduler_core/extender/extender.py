@@ -113,34 +113,37 @@ class DecisionRecord(NamedTuple):
 class EvaluationLimits(NamedTuple):
     """How long one call may evaluate nodes, in seconds of CPU time. All that is left waits for the next call."""
 
-    enough_s: float = inf  # from the first evaluation; then only while no node fits, or for the least number
-    most_s: float = inf  # from the start of the call, but ``enough_s`` of evaluation in any case
+    enough_s: float = inf  # from the first evaluation: nodes are evaluated for this long in any case
+    most_s: float = inf  # from the start of the call: until then also while no node fits, or for ``min_evaluations``
     min_evaluations: int = 0  # or steps of long ones, so that few nodes need not wait
 
 
 class _CallTime:
-    """The CPU time of a call that begins now."""
+    """The CPU time that a call has used, from the creation of this object."""
 
     def __init__(self, limits: EvaluationLimits) -> None:
         self._limits = limits
-        self._started = thread_time()
-        self._first = inf  # evaluation
+        self._started_at = thread_time()
+        self._first_evaluation_at = inf
         self._evaluations = 0
 
-    def may_evaluate(self, ranking: NodeRanking) -> bool:
-        """Count an evaluation. Return whether it may be done."""
+    def admit_evaluation(self, ranking: NodeRanking) -> bool:
+        """Return whether one more evaluation may be done, and count it."""
         enough_s, most_s, min_evaluations = self._limits
         now = thread_time()
         self._evaluations += 1
-        self._first = min(self._first, now)
-        if now - self._first < enough_s:
+        self._first_evaluation_at = min(self._first_evaluation_at, now)
+        if now - self._first_evaluation_at < enough_s:
             return True
-        return now - self._started < most_s and (self._evaluations <= min_evaluations or not ranking.accepts_some)
+        return now - self._started_at < most_s and (self._evaluations <= min_evaluations or not ranking.accepts_some)
 
-    def checks(self) -> Callable[[], bool]:
-        """Return whether checks with the in-flight pods may go on. They begin now; a third of the time is theirs."""
+    def check_limit(self) -> Callable[[], bool]:
+        """Return a function that returns whether checks with the in-flight pods may continue.
+
+        They may until the time of the call ends, but for at least half of that time from now.
+        """
         most_s = self._limits.most_s
-        until = max(self._started + most_s, thread_time() + most_s / 3)
+        until = max(self._started_at + most_s, thread_time() + most_s / 2)
         return lambda: thread_time() < until
 
 
@@ -172,7 +175,7 @@ class Extender:
 
         Raises ``NotReadyError``.
         """
-        started, time = perf_counter(), _CallTime(self._limits)
+        started, call_time = perf_counter(), _CallTime(self._limits)
         now = self._advance_time()
         request = self.policies.parse_pod(pod)
         self._cache.forget_assumed_pod(pod.metadata.uid)
@@ -181,24 +184,24 @@ class Extender:
         if not request.profile.device_request.steps_by_resource:
             return FilterResult(tuple(names), {})
         policy = self.policies.policy_for(request)
-        request, ranking = self._ranking_for(request, policy, time=time)
+        request, ranking = self._ranking_for(request, policy, call_time=call_time)
         ready = perf_counter()
         in_flight = self._cache.assumed_pods.on_several_nodes
         closed = self._closed_nodes(request.uid, ranking.snapshot, names) if self.settling else frozenset[str]()
         not_closed = names - closed if closed else names
-        result = choose_nodes(request, ranking, not_closed, policy, in_flight, time.checks())
+        result = choose_nodes(request, ranking, not_closed, policy, in_flight, call_time.check_limit())
         waiting = ranking.waiting
         if not result.nodes and waiting.includes_some(not_closed, ranking.snapshot):
-            request, ranking = self._ranking_for(request, policy, time=time, with_long=True)
+            request, ranking = self._ranking_for(request, policy, call_time=call_time, with_long=True)
             before, waiting = waiting, ranking.waiting
             if waiting.number < before.number:
-                result = choose_nodes(request, ranking, not_closed, policy, in_flight, time.checks())
+                result = choose_nodes(request, ranking, not_closed, policy, in_flight, call_time.check_limit())
         # Held GPUs are used only if no other GPUs suit. Another reason for a rejection holds without reservations too.
         ignored = frozenset[str]() if result.nodes else self._ignored_holds(pod, names)
         if ignored and Reason.RESERVED.value in result.rejected.values():
-            request, ranking = self._ranking_for(request, policy, ignored, time=time)
+            request, ranking = self._ranking_for(request, policy, ignored, call_time=call_time)
             waiting = ranking.waiting
-            result = choose_nodes(request, ranking, not_closed, policy, in_flight, time.checks())
+            result = choose_nodes(request, ranking, not_closed, policy, in_flight, call_time.check_limit())
         chosen = perf_counter()
         if result.nodes:
             lifetime = WITH_VOLUMES_S if waits_for_volumes(pod.spec) else ASSUMED_POD_LIFETIME_S
@@ -332,12 +335,12 @@ class Extender:
         policy: Policy,
         ignored: Collection[str] = (),
         *,
-        time: _CallTime | None = None,
+        call_time: _CallTime | None = None,
         with_long: bool = False,
     ) -> tuple[PodRequest, NodeRanking | PodRanking]:
         """Return the request and its ranking of the nodes, given its siblings and the pod's own reservation.
 
-        ``ignored``: UIDs of capacity holds. ``time``: of the call; None: the call begins now.
+        ``ignored``: UIDs of capacity holds. ``call_time``: None: the call begins now.
         ``with_long``: also do long evaluations while another node fits; without a limit they are always done.
         """
         table = self._cache.snapshot
@@ -346,7 +349,7 @@ class Extender:
         request, own_table = with_owner(request, others, self._cache.snapshot_for_pod(request.uid, ignored))
         request, own_table, near = with_near_siblings(request, others, own_table, self._cache.domains)
         with_long = with_long or self._limits.enough_s == inf
-        may_continue = (time or _CallTime(self._limits)).may_evaluate
+        may_continue = (call_time or _CallTime(self._limits)).admit_evaluation
         ranking = self._rankings.ranking_for(request.profile, policy, may_continue, with_long=with_long)
         if own_table is table:
             return request, ranking

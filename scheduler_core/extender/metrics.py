@@ -147,7 +147,7 @@ class ExtenderStatus(NamedTuple):
 
 
 class ExtenderMetrics:
-    """The counters, and the gauges of a status."""
+    """The counters, and the gauges of a status and of a snapshot, which may be of slightly different moments."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -163,6 +163,7 @@ class ExtenderMetrics:
         self.events = counter("gputopo_events_written")
         self.decisions = counter("gputopo_decisions_written")
         self.call_duration = CATALOGUE.histogram(self.registry, "gputopo_extender_call_duration_seconds")
+        self._generation: int | None = None  # of the snapshot whose samples are shown
         self._snapshot_samples: tuple[Sample, ...] = ()
 
     def count_rejections(self, rejected: Mapping[str, str]) -> None:
@@ -201,9 +202,14 @@ class ExtenderMetrics:
         """Count a decision for the decisions file by outcome."""
         self.decisions.labels(outcome).inc()
 
-    def count_snapshot(self, snapshot: ClusterSnapshot, pause: Callable[[], None] = lambda: None) -> None:
-        """Count the nodes and islands that the metrics show from now on. ``pause``: as of ``snapshot_samples``."""
-        self._snapshot_samples = tuple(snapshot_samples(snapshot, pause))
+    def update_snapshot_samples(self, snapshot: ClusterSnapshot, pause: Callable[[], None] = lambda: None) -> None:
+        """Compute the gauges of the snapshot, which scrapes show until the next update. For any thread.
+
+        ``pause``: as of ``snapshot_samples``.
+        """
+        if snapshot.generation != self._generation:
+            self._snapshot_samples = tuple(snapshot_samples(snapshot, pause))
+            self._generation = snapshot.generation
 
     def register_status(self, status: Callable[[], ExtenderStatus]) -> None:
         """Register the samples of a status; ``status`` is called at every scrape."""

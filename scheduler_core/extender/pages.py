@@ -1,12 +1,12 @@
 """The extender's pages for operators: the common ones, ``/decisions`` and ``/explain/NAMESPACE/POD``.
 
-Long work runs on another thread, one job at a time, so that it does not delay the verbs.
+Long work runs on other threads, so that it does not delay the verbs: ``/decisions`` and ``/explain`` one at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ class PageSources(NamedTuple):
     decisions: Callable[[int], NumberedLines]  # from a number on (-2: the last two), oldest first
     explain: Explain
     unhealthy: Callable[[], str | None] = lambda: None  # why a restart is needed; None: healthy
-    metrics_job: Callable[[], Callable[[], None]] | None = None  # for another thread, before each rendering of metrics
+    before_metrics: Callable[[], Awaitable[None]] | None = None  # awaited before ``/metrics`` is rendered
 
 
 def pages_app(pages: PageSources, access: PageAccess | None = None) -> ASGIApp:
@@ -70,12 +70,8 @@ def pages_app(pages: PageSources, access: PageAccess | None = None) -> ASGIApp:
             return PlainTextResponse(f"no GPU pod {name!r} in the namespace {namespace!r}\n", 404)
         return Response(body, media_type=JSON)
 
-    async def before_metrics() -> None:
-        if pages.metrics_job is not None:
-            await asyncio.to_thread(pages.metrics_job())
-
     own_pages = {"/decisions": decisions, "/explain/{namespace}/{pod}": explain}
-    return program_app(pages.not_ready_reason, pages.registry, own_pages, pages.unhealthy, access, before_metrics)
+    return program_app(pages.not_ready_reason, pages.registry, own_pages, pages.unhealthy, access, pages.before_metrics)
 
 
 def _first_number(request: Request) -> int | None:
@@ -88,7 +84,7 @@ def _first_number(request: Request) -> int | None:
 
 
 def _decisions_page(lines: NumberedLines) -> PageBytes:
-    with closing(lines):  # to free the snapshots of the decisions takes 20 ms: not later, on the event loop
+    with closing(lines):  # to free old snapshots takes 20 ms in all: on this thread, not later on the event loop
         page, more = fill_page(lines)
     continuation = str(page[-1][0] + 1) if more else None
     return PageBytes(b"".join(line for _, line in page), continuation)

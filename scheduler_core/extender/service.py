@@ -11,9 +11,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any, NamedTuple
 
 from starlette.types import ASGIApp
@@ -50,13 +49,14 @@ from scheduler_core.runtime.leader_election import Election
 from scheduler_core.runtime.page_access import PageAccess
 
 _RESERVATION_KINDS = {RESERVATIONS, LEDGERS}
-# One call evaluates nodes for 5 ms; for up to 15 ms while none fits; and at least eight times. The rest is done between
-# calls, or in the next.
+# A call evaluates nodes for 5 ms. Until 15 ms after its start it continues while no node fits, or for the first eight
+# evaluations. The rest is done between calls, or in the next.
 _LIMITS = EvaluationLimits(enough_s=0.005, most_s=0.015, min_evaluations=8)
 _REMOVALS_PER_S = 25  # of unused results: some milliseconds each
 _AHEAD_S, _AHEAD_PAUSE_S = 0.002, 0.006  # a quarter of a core
 _MAX_REPORTS = 10_000  # whose predictions are not checked yet; the oldest are dropped
 _CHECKS_PAUSE_S = 0.001  # after each report; with 16 GPUs a check may take as long as an event
+_COLLECTION_DELAY_S = 0.005  # of garbage, after other work
 _DRAIN_POLL_S = 0.05
 _DRAIN_S = 5.0  # accepted pods are usually bound within this time
 _log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class ExtenderService:
         self._reports: deque[tuple[ReportedNode, frozenset[str]]] = deque(maxlen=_MAX_REPORTS)  # with the known pods
         self._checks = BackgroundWork(self.calls, self._check_report, _CHECKS_PAUSE_S)
         self._ahead = BackgroundWork(self.calls, self._evaluate_ahead, _AHEAD_PAUSE_S)
-        self._collection = BackgroundWork(self.calls, self._search_new_objects, _CHECKS_PAUSE_S)
+        self._collection = BackgroundWork(self.calls, self._collect_new, _COLLECTION_DELAY_S)
         self.call_pause = CallPause(self.calls)
         self.decisions = DecisionLog(parts.settings.decisions, wait_for_calls=self.call_pause)
 
@@ -126,7 +126,7 @@ class ExtenderService:
         if self.cache.synced:
             self._catch_up()
             self._update_registration(urgent=batch.kind in (LedgerUpdate, ReservationUpdate))
-        self._collect_garbage()
+        self._schedule_collection()
 
     def tick(self) -> None:
         """Do the periodic work, once a second."""
@@ -167,15 +167,15 @@ class ExtenderService:
     def _evaluate_ahead(self) -> bool:
         """Evaluate some nodes for profiles that were requested before. Return whether some are left."""
         is_left = self.extender.evaluate_ahead(_AHEAD_S)
-        self._collect_garbage()
+        self._schedule_collection()
         return is_left
 
-    def _collect_garbage(self) -> None:
-        """Search the new objects for garbage if there may be enough: as a piece of work of its own, after calls."""
+    def _schedule_collection(self) -> None:
+        """Schedule a search of the new objects for garbage if it is due: a piece of work of its own, after calls."""
         if self._garbage.due:
             self._collection.start_later()
 
-    def _search_new_objects(self) -> bool:
+    def _collect_new(self) -> bool:
         self._garbage.collect_new()
         return False
 
@@ -262,9 +262,9 @@ class ExtenderService:
             extensions_disabled=frozenset(CALLS.disabled),
         )
 
-    def metrics_job(self) -> Callable[[], None]:
-        """Return a function that counts the nodes and islands, for another thread."""
-        return partial(self.metrics.count_snapshot, self.cache.snapshot, self.call_pause)
+    async def update_snapshot_metrics(self) -> None:
+        """Compute the metrics of the snapshot on another thread."""
+        await asyncio.to_thread(self.metrics.update_snapshot_samples, self.cache.snapshot, self.call_pause)
 
     def explanation_job(self, namespace: str, name: str) -> Job | None:
         """Return a function that explains a pod, for another thread; None if no such pod requests GPUs."""
@@ -295,7 +295,7 @@ class ExtenderService:
         self.decisions.add_decision(record)
         if self._file is not None:
             self._file.append(record)
-        self._collect_garbage()
+        self._schedule_collection()
 
 
 def make_applications(
@@ -303,9 +303,13 @@ def make_applications(
 ) -> tuple[ASGIApp, ASGIApp]:
     """Return the applications of the two listeners: the verbs and the pages."""
     by_verb = handlers(service.extender, service.metrics, time.monotonic, service.calls)
-    registry, decisions = service.metrics.registry, service.decisions.json_lines
     pages = PageSources(
-        service.not_ready_reason, registry, decisions, service.explanation_job, service.unhealthy, service.metrics_job
+        service.not_ready_reason,
+        service.metrics.registry,
+        service.decisions.json_lines,
+        service.explanation_job,
+        service.unhealthy,
+        service.update_snapshot_metrics,
     )
     return (
         extender_app(by_verb, service.not_ready_reason, settings.max_body, settings.prefix, time.monotonic),

@@ -25,8 +25,8 @@ class BackgroundWork:
     def start_later(self) -> None:
         """Do all pieces later, unless this is going on already."""
         if not self._running:
-            self._running = True
             self._continue_later()
+            self._running = True
 
     def _continue(self) -> None:
         self._running = self._waited_s < LONGEST_WAIT_S and self._calls.come_first

@@ -39,7 +39,7 @@ def program_app(
 ) -> ASGIApp:
     """Return the application. ``own_pages``: by path; ``access`` authorizes their readers (None: loopback only).
 
-    ``unhealthy``: why a restart is needed, or None. ``before_metrics``: is awaited before the metrics are rendered.
+    ``unhealthy``: why a restart is needed, or None. ``before_metrics``: awaited before the metrics are rendered.
 
     All functions are called on the event loop.
     """

@@ -31,6 +31,7 @@ def test_exchanges_keep_everything_that_placement_uses(machine: str) -> None:
 
         assert _measured(shape, mask & shape.whole) == _measured(shape, moved)
         assert exchange.inverse.apply(moved) == mask & shape.whole
+        assert shape.symmetry.canonical(mask) == exchange.apply(mask)
         assert shape.symmetry_on_numa_nodes.permutation(mask).apply(mask).bit_count() == mask.bit_count()
 
 

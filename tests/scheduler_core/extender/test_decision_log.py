@@ -194,3 +194,16 @@ def test_encoders_wait_for_calls(records: list[DecisionRecord], tmp_path: Path) 
 
     assert line == (tmp_path / "file").read_bytes()
     assert set(waits) == {"page", "file"}
+
+
+def test_decisions_that_were_not_encoded_are_freed_one_at_a_time(records: list[DecisionRecord]) -> None:
+    waits = list[str]()
+    log = DecisionLog(3, wait_for_calls=lambda: waits.append("page"))
+    for each in records[:3]:
+        log.add_decision(each)
+    lines = log.json_lines()
+    next(lines)
+    waits.clear()
+    lines.close()
+
+    assert waits == ["page", "page"]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
 from gputopo.labels.reasons import Reason
 from gputopo.model import NodeTopology
 from scheduler_core.evaluation import evaluate
+from scheduler_core.evaluation.ranking import NodeRanking
+from scheduler_core.extender import extender
 from scheduler_core.extender.extender import EvaluationLimits, Extender, NotReadyError
 from scheduler_core.extender.node_choice import FilterResult
 from scheduler_core.policy.policy import Policy
@@ -233,14 +239,40 @@ class TestTimeLimit:
 
         assert (len(found.nodes), found.unchecked, found.unfinished) == (1, frozenset(), False)
 
-    @pytest.mark.parametrize(("min_evaluations", "suitable"), [(1, 1), (2, 2)])
-    def test_the_first_evaluations_are_done_although_a_node_fits(self, min_evaluations: int, suitable: int) -> None:
-        policy = Policy(shortlist=40 + min_evaluations)  # no test has evaluated nodes with it
-        stage = self.stage(EvaluationLimits(0.0, 10.0, min_evaluations), policy, a=PAIRS, b=H100)
+    @pytest.mark.parametrize(
+        ("most_s", "min_evaluations", "suitable"),
+        [
+            pytest.param(10.0, 1, 1, id="one"),
+            pytest.param(10.0, 2, 2, id="two"),
+            pytest.param(0.0, 2, 0, id="the time of the call has ended"),
+        ],
+    )
+    def test_the_first_evaluations_are_done_although_a_node_fits(
+        self, most_s: float, min_evaluations: int, suitable: int
+    ) -> None:
+        policy = Policy(shortlist=40 + min_evaluations + int(most_s))  # no test has evaluated nodes with it
+        stage = self.stage(EvaluationLimits(0.0, most_s, min_evaluations), policy, a=PAIRS, b=H100)
 
         stage.filter(unbound_pod("asked", 1), "a", "b")
 
         assert stage.records[-1].suitable == suitable
+
+    def test_nodes_are_evaluated_and_checked_for_a_while_although_the_time_of_the_call_has_ended(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = [0.0]
+        monkeypatch.setattr(extender, "thread_time", lambda: now[0])
+        call_time = extender._CallTime(EvaluationLimits(0.005, 0.015, 1))
+        admit = partial(call_time.admit_evaluation, cast("NodeRanking", SimpleNamespace(accepts_some=False)))
+        now[0] = 1.0
+        assert admit()
+        now[0] = 1.004
+        assert admit()
+        may_check = call_time.check_limit()
+        now[0] = 1.006
+        assert (admit(), may_check()) == (False, True)
+        now[0] = 1.012
+        assert not may_check()
 
     def test_a_long_evaluation_waits_only_while_another_named_node_fits(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(evaluate, "_MANY_SETS", 0)

@@ -38,7 +38,7 @@ def test_a_scrape_has_the_known_state() -> None:
         policy_invalid=True,
     )
     metrics_.register_status(lambda: status)
-    metrics_.count_snapshot(table)
+    metrics_.update_snapshot_samples(table)
 
     sample = metrics_.registry.get_sample_value
     result = {
@@ -69,10 +69,12 @@ def test_a_scrape_has_the_snapshot_that_was_counted_last() -> None:
     nodes = partial(metrics_.registry.get_sample_value, "gputopo_table_nodes")
 
     assert nodes() is None
-    for table in (snapshot_of(FLEET[:1], NOW, Policy()), snapshot_of(FLEET, NOW, Policy())):
-        metrics_.count_snapshot(table, lambda: pauses.append(None))
-        assert nodes() == len(table.records)
-    assert len(pauses) == 1 + len(set(table.states.values()))
+    for generation, records in enumerate((FLEET[:1], FLEET)):
+        snapshot = snapshot_of(records, NOW, Policy(), generation)
+        for _ in range(2):  # the second time, nothing is to be done
+            metrics_.update_snapshot_samples(snapshot, lambda: pauses.append(None))
+        assert nodes() == len(records)
+    assert len(pauses) == 1 + len(set(snapshot.states.values()))
 
 
 def test_there_is_no_age_before_a_watch_has_received_data() -> None:
@@ -99,7 +101,7 @@ def test_predictions_are_counted_by_outcome_and_broken_predictions_by_reason() -
 def test_every_metric_is_described_and_nothing_else_is() -> None:
     counted = ExtenderMetrics()
     counted.register_status(lambda: ExtenderStatus(ready=True, watches=WATCHES))
-    counted.count_snapshot(snapshot_of(FLEET, NOW, Policy()))
+    counted.update_snapshot_samples(snapshot_of(FLEET, NOW, Policy()))
     names = {
         f"{family.name}_total" if family.type == "counter" else family.name for family in counted.registry.collect()
     }

@@ -25,6 +25,7 @@ from scheduler_core.extender.node_choice import FilterResult
 from scheduler_core.extender.pages import PageSources, pages_app
 from scheduler_core.request.pod import Pod
 from scheduler_core.runtime.calls_in_progress import CallsInProgress
+from scheduler_core.runtime.paging import PAGE_BYTES
 from tests.scheduler_core.runtime.served import Passing, Running, app_of, call, serving
 
 
@@ -252,6 +253,25 @@ def test_a_page(pages: Running, path: str, status: int, says: bytes) -> None:
 
     assert answered[0] == status
     assert answered[1].startswith(says)
+
+
+def test_decisions_that_do_not_fit_on_a_page_are_freed_on_the_thread_that_encoded_them() -> None:
+    threads = list[int]()
+
+    def decided(_: int) -> Generator[tuple[int, bytes], None, None]:
+        threads.append(threading.get_ident())  # of the event loop
+        return lines()
+
+    def lines() -> Generator[tuple[int, bytes], None, None]:
+        try:
+            yield from enumerate([b"a" * PAGE_BYTES] * 3)
+        finally:
+            threads.append(threading.get_ident())
+
+    with serving(pages_app(PageSources(lambda: None, CollectorRegistry(), decided, lambda *_: None))) as served:
+        status, _ = served.ask("GET", "/decisions")
+
+    assert (status, len(set(threads))) == (200, 2)
 
 
 def test_unready_says_why(pages: Running) -> None:
