@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import chain, combinations_with_replacement, groupby, product
 from math import comb
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ _FEW = 64
 _MOST_WASTED = 16  # combinations that are too large, for each that is not
 
 Order = tuple[int, ...]
+T = TypeVar("T")
 
 
 class _Part(msgspec.Struct, frozen=True, eq=False):
@@ -147,8 +148,9 @@ class Symmetry:
         """
         if not part.parts:
             return (0, part.gpus) if among else (0,)
+        codes = {each: self._code(each, among & each.gpus) for each in part.parts}
         found = [0]
-        for parts in self._alike_parts(part, among):
+        for parts in _alike(part.parts, codes.__getitem__, equal=part.equal):
             chosen = [self._choices(each, among & each.gpus, size, most) for each in parts]
             longer = _combine_choices(chosen, size, most)
             if longer is None or len(found) * len(longer) > _MOST_WASTED * most:
@@ -157,15 +159,6 @@ class Symmetry:
             if len(found) > most:
                 return None
         return tuple(found)
-
-    def _alike_parts(self, part: _Part, among: int) -> Iterator[tuple[_Part, ...]]:
-        """Yield the parts of a part that can be exchanged with each other in any way without a change of ``among``."""
-        if not part.equal:
-            yield from ((each,) for each in part.parts)
-            return
-        codes = {each: self._code(each, among & each.gpus) for each in part.parts}
-        for _, parts in groupby(sorted(part.parts, key=codes.__getitem__), key=codes.__getitem__):
-            yield tuple(parts)
 
     def equals(self, fixed: tuple[int, ...], masks: Iterable[int], most: int) -> set[int] | None:
         """Return the sets and all that are equal to them up to exchanges that leave each set of ``fixed`` as it is.
@@ -276,13 +269,13 @@ def _mark(place: int, masks: tuple[int, ...]) -> int:
 _marks_of = attrgetter("marks")
 
 
-def _alike(arranged: _Arranged) -> Iterator[tuple[_Arranged, ...]]:
-    """Yield the parts that can be exchanged with each other in any way."""
-    if not arranged.equal:
-        yield from ((each,) for each in arranged.parts)
+def _alike(parts: Sequence[T], marks: Callable[[T], Any], *, equal: bool) -> Iterator[tuple[T, ...]]:
+    """Yield the parts that can be exchanged with each other in any way. ``equal``: those with the same marks can be."""
+    if not equal:
+        yield from ((each,) for each in parts)
         return
-    for _, parts in groupby(arranged.parts, key=_marks_of):
-        yield tuple(parts)
+    for _, same in groupby(sorted(parts, key=marks), key=marks):
+        yield tuple(same)
 
 
 def _reached(masks: set[int], exchanges: Sequence[Permutation], most: int) -> set[int] | None:
@@ -299,7 +292,7 @@ def _exchanges(arranged: _Arranged, size: int) -> Iterator[Permutation]:
 
     Those inside of one part make up those inside of the others, together with these.
     """
-    for parts in _alike(arranged):
+    for parts in _alike(arranged.parts, _marks_of, equal=arranged.equal):
         yield from _exchanges(parts[0], size)
         if len(parts) > 1:
             yield _moved(parts[:2], size)
@@ -310,8 +303,7 @@ def _exchanges(arranged: _Arranged, size: int) -> Iterator[Permutation]:
 def _groups(parts: Sequence[_Arranged]) -> tuple[_Group, ...]:
     """Return the groups of a part whose parts can be exchanged if they have the same marks."""
     found = list[_Group]()
-    for _, same in groupby(parts, key=_marks_of):
-        alike = list(same)
+    for alike in _alike(parts, _marks_of, equal=True):
         if len(alike) == 1:
             found += alike[0].groups
         else:
