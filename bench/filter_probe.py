@@ -21,8 +21,8 @@ from typing import Any
 from gputopo.cli.main import main as gputopo
 from scheduler_core.cache.events import NodeGpusUpdate
 from scheduler_core.evaluation import ranking
-from scheduler_core.extender import decision_log, metrics, service
-from scheduler_core.runtime import garbage
+from scheduler_core.extender import decision_log, service
+from scheduler_core.runtime import garbage, http_pages
 
 _LEAST_S = 0.0005
 _FULL_S = 600.0  # instead of 6 hours
@@ -125,7 +125,7 @@ def main() -> None:
         (ranking.NodeRanking, "__init__", "ranking of known states"),
         (garbage.GarbageCollection, "_collect_all", "full garbage collection"),
         (decision_log, "encode_decision", "decisions page, with pauses"),
-        (metrics, "snapshot_samples", "metrics page"),
+        (http_pages, "generate_latest", "metrics page"),
     ):
         probe(spans, owner, method, lambda *_, kind=kind: kind)
     probe(spans, ranking.Rankings, "ranking_for", profile_kind)

@@ -24,6 +24,7 @@ _MAX_QUEUED = 64  # decisions that wait to be written to the file; further ones 
 _MAX_FILE_BYTES = 64 * 2**20
 _WORK_S = 0.002  # between two pauses of an encoder
 _log = logging.getLogger(__name__)
+NumberedLines = Generator[tuple[int, bytes], None, None]
 
 
 class DecisionLog:
@@ -57,7 +58,7 @@ class DecisionLog:
         decisions = (each for each in reversed(self._records) if each.victims is None)
         return next((each for each in decisions if each.request.uid == uid), None)
 
-    def json_lines(self, start: int = 0) -> Generator[tuple[int, bytes], None, None]:
+    def json_lines(self, start: int = 0) -> NumberedLines:
         """Return the number and JSON line of each decision, oldest first. Any thread may iterate.
 
         ``start``: the number of the first decision; if negative, the number of decisions counted from the end.
@@ -65,12 +66,10 @@ class DecisionLog:
         oldest = self._next_number - len(self._records)
         first = max(oldest, self._next_number + start if start < 0 else start)
         records = deque(islice(self._records, first - oldest, None))
-        return _encoded(records, first, Pause(wait_for_calls=self._wait_for_calls))
+        return _encode_lines(records, first, Pause(wait_for_calls=self._wait_for_calls))
 
 
-def _encoded(
-    records: deque[DecisionRecord], first: int, pause: Callable[[], None]
-) -> Generator[tuple[int, bytes], None, None]:
+def _encode_lines(records: deque[DecisionRecord], first: int, pause: Callable[[], None]) -> NumberedLines:
     """Yield the number and JSON line of each decision. Records are freed one at a time, also when this is closed."""
     try:
         while records:

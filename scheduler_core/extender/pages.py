@@ -6,7 +6,7 @@ Long work runs on other threads, so that it does not delay the verbs: ``/decisio
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp
 
+from scheduler_core.extender.decision_log import NumberedLines
 from scheduler_core.runtime.http_pages import JSON, program_app
 from scheduler_core.runtime.page_access import PageAccess
 from scheduler_core.runtime.paging import CONTINUE, PageBytes, fill_page
@@ -26,7 +27,6 @@ _MAX_DIGITS = 18  # of a number in a query
 
 Job = Callable[[], Mapping[str, Any]]
 Explain = Callable[[str, str], Job | None]  # namespace and name of a pod -> work for another thread; None: unknown pod
-NumberedLines = Generator[tuple[int, bytes], None, None]
 
 
 class PageSources(NamedTuple):

@@ -8,7 +8,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from gputopo.labels.reasons import Reason, malformed_text
+from scheduler_core.extender.decision_log import NumberedLines
 from scheduler_core.extender.extender import NotReadyError
 from scheduler_core.extender.handlers import SLOW_S, handlers
 from scheduler_core.extender.http import Handler, Reply
@@ -224,7 +225,7 @@ def pages() -> Iterator[Running]:
 
         return job if (namespace, pod) in known else None
 
-    def decided(start: int) -> Generator[tuple[int, bytes], None, None]:
+    def decided(start: int) -> NumberedLines:
         return (each for each in islice(enumerate([b'{"a":1}\n', b'{"a":2}\n']), start % 2, None))
 
     shown = PageSources(lambda: "draining" if threads else None, registry, decided, explain)
@@ -258,11 +259,11 @@ def test_a_page(pages: Running, path: str, status: int, says: bytes) -> None:
 def test_decisions_that_do_not_fit_on_a_page_are_freed_on_the_thread_that_encoded_them() -> None:
     threads = list[int]()
 
-    def decided(_: int) -> Generator[tuple[int, bytes], None, None]:
+    def decided(_: int) -> NumberedLines:
         threads.append(threading.get_ident())  # of the event loop
         return lines()
 
-    def lines() -> Generator[tuple[int, bytes], None, None]:
+    def lines() -> NumberedLines:
         try:
             yield from enumerate([b"a" * PAGE_BYTES] * 3)
         finally:
