@@ -372,10 +372,10 @@ def _connection(role: Role, kubeconfig: str | None, context: str | None, source:
 def listing_cluster(
     kubeconfig: str | None, context: str | None, role: Role | None = None, source: str | None = None
 ) -> Iterator[Kube]:
-    """Connect as ``connected_cluster`` does, for lists only: without garbage collection, also of the lists later.
+    """Connect as ``connected_cluster`` does, for lists only: without garbage collection until the command ends.
 
-    Imported modules and all objects of the lists stay until the command ends. To search them for cycles takes a fourth
-    of its time. Several lists are read at a time: that their threads take turns less often saves another twentieth.
+    Imported modules and all objects of the lists stay until then. To search them for cycles takes a fourth of its time.
+    Several lists are read at a time: that their threads take turns less often saves another twentieth.
     """
     import gc  # noqa: PLC0415  start-up of all other commands
 
@@ -387,8 +387,11 @@ def listing_cluster(
             yield kube
     finally:
         sys.setswitchinterval(interval)
-        gc.freeze()
-        gc.enable()
+        command = click.get_current_context(silent=True)
+        if command is None:
+            gc.enable()
+        else:
+            command.call_on_close(gc.enable)
 
 
 def _rights(role: Role) -> str:

@@ -7,14 +7,17 @@ nothing else runs there: it follows from the shapes, not from what was free at t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from functools import cache, lru_cache
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
 
 from gputopo.cluster.nodes import GpuNode
 from gputopo.cluster.usage import GpuUse
+from gputopo.identity import SameObjects
+from gputopo.model import Health, NodeTopology
 from gputopo.paths import PathKind
 from gputopo.render.report import listed
 from gputopo.render.wording import counted_noun, escape_invisible, shorten_names
@@ -49,16 +52,6 @@ class PodGpus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     silent_agent: str | None = None  # why the facts are missing or old: the agent of its node does not report
     vram_mib: int | None = None  # memory of a shared GPU that the pod declares
 
-    @property
-    def of_node(self) -> float | None:
-        """The rate of its ring as a part of the best on its node: 0.5 is half."""
-        return rate_share(self.ring, self.best_ring_on_node)
-
-    @property
-    def of_cluster(self) -> float | None:
-        """The rate of its ring as a part of the best in the cluster."""
-        return rate_share(self.ring, self.best_ring_in_cluster)
-
 
 @lru_cache(maxsize=1 << 10)
 def rate_share(ring: Ring | None, best: Ring | None) -> float | None:
@@ -83,15 +76,16 @@ def pod_placements(nodes: Iterable[GpuNode], running: Mapping[PodName, int | Non
     ``running``: running pods, and the MiB of a shared GPU that each declares. The kubelet may go on listing a
     pod that has ended (before Kubernetes 1.34); such a pod is left out.
     """
-    machines = [_NodeRings(node) for node in nodes]
-    in_cluster = _BestRings(machines)
+    shapes: dict[Hashable, _Shape] = {}
+    machines = [(node, _shape_of(node.topology, shapes)) for node in nodes]
+    best_rings = _BestRings(shapes.values())
     found = [
-        msgspec.structs.replace(_placement(machine, pod, devices, in_cluster), vram_mib=running[pod])
-        for machine in machines
-        for pod, devices in _devices_by_pod(machine.node).items()
+        _placement(node, shape, (pod, devices, running[pod]), best_rings)
+        for node, shape in machines
+        for pod, devices in _devices_by_pod(node).items()
         if pod in running
     ]
-    return sorted(found, key=_worst_first)
+    return [pod for _, pod in sorted(found, key=itemgetter(0))]
 
 
 def with_silent_agents(
@@ -122,35 +116,67 @@ def silent_agents_text(pods: Iterable[PodGpus]) -> str | None:
     return "\n".join(escape_invisible(shorten_names(line)) for line in lines) or None
 
 
-class _NodeRings:
-    """The facts of a node that each of its pods needs, computed once."""
+class _RingFacts(NamedTuple):
+    """The facts about some GPUs of a machine that depend only on its shape."""
 
-    def __init__(self, node: GpuNode) -> None:
-        topology = node.topology
-        self.node = node
-        self.usable = {gpu.uuid: gpu for gpu in topology.usable if gpu.uuid is not None}
+    gpus_by_island: tuple[int, ...] | None
+    numa: tuple[int, ...] | None
+    ring: Ring | None
+    best_on_node: Ring | None
+    best_in_cluster: Ring | None
+    order: tuple[object, ...]  # of their pods
+
+
+class _Shape:
+    """The facts that machines of one shape share. Those about some of its GPUs are cached."""
+
+    def __init__(self, topology: NodeTopology) -> None:
+        self._gpus = {gpu.index: gpu for gpu in topology.usable}
         self.rings = rings_of(topology)
-        self._uses = None if node.uses is None else {each.gpu: each for each in node.uses}
-        self.products = tuple((gpu.product, gpu.index) for gpu in topology.usable)
         islands = topology.islands
-        self.island_of = (
+        self._island_of = (
             None if islands is None else {gpu: place for place, island in enumerate(islands) for gpu in island.gpus}
         )
+        self._facts: dict[tuple[int, ...], _RingFacts] = {}
 
-    def best(self, product: str | None, size: int) -> Ring | None:
+    def best_ring(self, product: str | None, size: int) -> Ring | None:
         """Return the best ring that ``size`` usable GPUs of a product form here."""
-        return self.rings.best_ring(size, [index for each, index in self.products if each == product])
+        return self.rings.best_ring(size, [gpu.index for gpu in self._gpus.values() if gpu.product == product])
 
-    def usage(self, indices: tuple[int, ...]) -> tuple[GpuUse, ...] | None:
-        """Return the reported use of these GPUs."""
-        uses = self._uses
-        return None if uses is None else tuple(uses[index] for index in indices if index in uses)
+    def facts(self, indices: tuple[int, ...], best_rings: _BestRings) -> _RingFacts:
+        """Return the facts about usable GPUs, by ascending index."""
+        found = self._facts.get(indices)
+        if found is None:
+            found = self._facts[indices] = self._find_facts(indices, best_rings)
+        return found
 
-    def gpus_by_island(self, indices: tuple[int, ...]) -> tuple[int, ...] | None:
-        """Return how many of these GPUs are in each island, most first."""
-        if self.island_of is None:
-            return None
-        return tuple(sorted(Counter(self.island_of[index] for index in indices).values(), reverse=True))
+    def _find_facts(self, indices: tuple[int, ...], best_rings: _BestRings) -> _RingFacts:
+        gpus, size = [self._gpus[index] for index in indices], len(indices)
+        nodes, products = {gpu.numa_node for gpu in gpus}, {gpu.product for gpu in gpus}
+        product = products.pop() if len(products) == 1 else None
+        ring = self.rings.ring_through(indices)
+        on_node = self.best_ring(product, size) if product else self.rings.best_ring(size)
+        in_cluster = best_rings.best_ring(product, size) if product else None
+        by_island = None if self._island_of is None else Counter(self._island_of[index] for index in indices)
+        return _RingFacts(
+            None if by_island is None else tuple(sorted(by_island.values(), reverse=True)),
+            None if None in nodes else tuple(sorted(node for node in nodes if node is not None)),
+            ring,
+            on_node,
+            in_cluster,
+            _ring_order(ring, on_node, in_cluster),
+        )
+
+
+def _shape_of(topology: NodeTopology, shapes: dict[Hashable, _Shape]) -> _Shape:
+    """Return the shape of a machine; add it where it is the first."""
+    links = [gpu.pcie for gpu in topology.gpus]
+    gpus = tuple([(gpu.index, gpu.usable, gpu.mig_enabled, gpu.product, gpu.numa_node) for gpu in topology.gpus])
+    key = gpus, SameObjects((topology.nvlink, topology.pcie, *links))
+    found = shapes.get(key)
+    if found is None:
+        found = shapes[key] = _Shape(topology)
+    return found
 
 
 class _PodDevices(msgspec.Struct):
@@ -173,52 +199,52 @@ def _devices_by_pod(node: GpuNode) -> dict[PodName, _PodDevices]:
 class _BestRings:
     """The best ring that ``size`` GPUs of a product form on any node."""
 
-    def __init__(self, machines: Iterable[_NodeRings]) -> None:
-        # Nodes with the same topology have the same rings: each topology is computed once.
-        self._shapes = list({(machine.rings, machine.products): machine for machine in machines}.values())
+    def __init__(self, shapes: Iterable[_Shape]) -> None:
+        self._shapes = tuple(shapes)
         self.best_ring = cache(self._best_ring)
 
     def _best_ring(self, product: str | None, size: int) -> Ring | None:
-        found = (machine.best(product, size) for machine in self._shapes)
+        found = (shape.best_ring(product, size) for shape in self._shapes)
         return max((ring for ring in found if ring is not None), key=lambda ring: ring.sort_key, default=None)
 
 
-def _placement(machine: _NodeRings, pod: PodName, held: _PodDevices, in_cluster: _BestRings) -> PodGpus:
-    missing = tuple(uuid for uuid in held.uuids if uuid not in machine.usable)
-    known = sorted((machine.usable[uuid] for uuid in held.uuids if uuid in machine.usable), key=lambda gpu: gpu.index)
-    indices = tuple(gpu.index for gpu in known)
-    size = len(held.uuids)
-    plain = PodGpus(
-        namespace=pod.namespace,
-        name=pod.name,
-        node=machine.node.name,
-        count=size,
+def _placement(
+    node: GpuNode, shape: _Shape, pod: tuple[PodName, _PodDevices, int | None], best_rings: _BestRings
+) -> tuple[tuple[object, ...], PodGpus]:
+    """Return the sort key of a pod, and the pod. ``pod``: its name, devices, and the MiB that it declares."""
+    name, held, vram_mib = pod
+    place_of = {gpu.uuid: gpu.index for gpu in node.topology.gpus if gpu.health is Health.OK}
+    missing = tuple([uuid for uuid in held.uuids if uuid not in place_of])
+    indices = tuple(sorted([place_of[uuid] for uuid in held.uuids if uuid in place_of]))
+    facts = _UNKNOWN if missing else shape.facts(indices, best_rings)
+    uses = node.uses
+    found = PodGpus(
+        namespace=name.namespace,
+        name=name.name,
+        node=node.name,
+        count=len(held.uuids),
         gpus=indices,
         shared=held.shared,
         missing=missing,
-        usage=machine.usage(indices),
+        gpus_by_island=facts.gpus_by_island,
+        numa=facts.numa,
+        ring=facts.ring,
+        best_ring_on_node=facts.best_on_node,
+        best_ring_in_cluster=facts.best_in_cluster,
+        usage=None if uses is None else tuple(each for each in uses if each.gpu in indices),
+        vram_mib=vram_mib,
     )
-    if missing:
-        return plain
-    nodes = {gpu.numa_node for gpu in known}
-    products = {gpu.product for gpu in known}
-    product = products.pop() if len(products) == 1 else None
-    return msgspec.structs.replace(
-        plain,
-        gpus_by_island=machine.gpus_by_island(indices),
-        numa=None if None in nodes else tuple(sorted(node for node in nodes if node is not None)),
-        ring=machine.rings.ring_through(indices),
-        best_ring_on_node=machine.best(product, size) if product else machine.rings.best_ring(size),
-        best_ring_in_cluster=in_cluster.best_ring(product, size) if product else None,
-    )
+    return (*facts.order, -found.count, found.namespace, found.name), found
 
 
-def _worst_first(pod: PodGpus) -> tuple[object, ...]:
-    """Return the sort key: pods with a worse ring than on their empty node, then than in the cluster, then the others.
+def _ring_order(ring: Ring | None, on_node: Ring | None, in_cluster: Ring | None) -> tuple[object, ...]:
+    """Return the sort key: worse rings than on the empty node come first, then than in the cluster, then the others.
 
     Within each group, by the share of that rate, then by the ring: PCIe rings of the same rate differ in distance.
     """
-    parts = [1.0 if part is None else part for part in (pod.of_node, pod.of_cluster)]
-    below_node, below_cluster = is_worse(pod.ring, pod.best_ring_on_node), is_worse(pod.ring, pod.best_ring_in_cluster)
-    rank = 0 if pod.missing else 1 if below_node else 2 if below_cluster else 3 if pod.ring is not None else 4
-    return (rank, *parts, pod.ring.sort_key if pod.ring is not None else (), -pod.count, pod.namespace, pod.name)
+    parts = [1.0 if part is None else part for part in (rate_share(ring, on_node), rate_share(ring, in_cluster))]
+    rank = 1 if is_worse(ring, on_node) else 2 if is_worse(ring, in_cluster) else 3 if ring is not None else 4
+    return (rank, *parts, () if ring is None else ring.sort_key)
+
+
+_UNKNOWN = _RingFacts(None, None, None, None, None, (0, 1.0, 1.0, ()))  # of pods with missing GPUs, which come first

@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import groupby
 
 from gputopo.cluster.nodes import STALE_AFTER, GpuNode
-from gputopo.cluster.pods import PodGpus, is_worse
+from gputopo.cluster.pods import PodGpus, is_worse, rate_share
 from gputopo.cluster.usage import use_cells
 from gputopo.model import Island, NodeTopology
 from gputopo.paths import PathKind
@@ -161,7 +161,7 @@ def _pod_row(pod: PodGpus) -> tuple[Cell, ...]:
         Cell(_ring(pod.ring) if known else UNKNOWN),
         Cell(_ring(pod.best_ring_on_node) if known else UNKNOWN),
         Cell(_ring(pod.best_ring_in_cluster) if known else UNKNOWN),
-        _share_of_best(pod),
+        _share_of_best(pod.ring, pod.best_ring_on_node, pod.best_ring_in_cluster),
     )
 
 
@@ -175,7 +175,10 @@ def _gpus(pod: PodGpus) -> Cell:
         return Cell(f"{pod.count}, missing: {_few(pod.missing)}", "bad")
     if pod.gpus is None:
         return Cell(f"{pod.count}, indices: {UNKNOWN}")
-    return Cell(gpu_names(pod.gpus) + (" (shared)" if pod.shared else ""))
+    return Cell(_names(pod.gpus) + (" (shared)" if pod.shared else ""))
+
+
+_names = lru_cache(maxsize=1 << 10)(gpu_names)
 
 
 def _gpus_by_island(pod: PodGpus) -> str:
@@ -196,10 +199,11 @@ def _ring(ring: Ring | None) -> str:
     return f"{'' if ring.gbps is None else '<='}{rate} {ring.kind.value} {distance}"
 
 
-def _share_of_best(pod: PodGpus) -> Cell:
+@lru_cache(maxsize=1 << 10)
+def _share_of_best(ring: Ring | None, on_node: Ring | None, in_cluster: Ring | None) -> Cell:
     """Return the lower of the shares of the best ring on its node and in the cluster."""
-    parts = [part for part in (pod.of_node, pod.of_cluster) if part is not None]
-    less = is_worse(pod.ring, pod.best_ring_on_node) or is_worse(pod.ring, pod.best_ring_in_cluster)
+    parts = [part for best in (on_node, in_cluster) if (part := rate_share(ring, best)) is not None]
+    less = is_worse(ring, on_node) or is_worse(ring, in_cluster)
     if not parts:
         return Cell("less", "bad") if less else Cell(NONE)
     # Over PCIe the rates can be equal although the distances differ.

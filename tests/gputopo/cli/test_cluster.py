@@ -55,16 +55,22 @@ def test_threads_take_turns_less_often_while_lists_are_read(tmp_path: Path) -> N
     assert (while_listing > before, sys.getswitchinterval()) == (True, before)
 
 
-def test_garbage_collection_pauses_while_lists_are_read_and_goes_on_in_programs_that_run_long(tmp_path: Path) -> None:
+def test_garbage_collection_pauses_until_the_command_ends_and_goes_on_in_programs_that_run_long(tmp_path: Path) -> None:
     with api_server(lambda _: Answer({"items": []})) as server:
         config = str(server.kubeconfig(tmp_path / "config"))
+        with click.Context(nodes):
+            with listing_cluster(config, None):
+                while_listing = gc.isenabled()
+            while_printing = gc.isenabled()
+        after_the_command = gc.isenabled()
         with listing_cluster(config, None):
-            while_listing = gc.isenabled()
-        after = gc.isenabled()
+            pass
+        after_a_list = gc.isenabled()
         with connected_cluster(config, None):
             while_connected = gc.isenabled()
 
-    assert (while_listing, after, while_connected) == (False, True, True)
+    assert (while_listing, while_printing) == (False, False)
+    assert (after_the_command, after_a_list, while_connected) == (True, True, True)
 
 
 def test_garbage_collection_pauses_while_the_packages_of_the_connection_are_imported(

@@ -25,6 +25,11 @@ def names(*pods: str) -> dict[PodName, int | None]:
     return {PodName("team-a", pod): None for pod in pods}
 
 
+def shares(pod: PodGpus) -> tuple[float | None, float | None]:
+    """The rate of a pod's ring as a part of the best on its node, and in the cluster."""
+    return rate_share(pod.ring, pod.best_ring_on_node), rate_share(pod.ring, pod.best_ring_in_cluster)
+
+
 def test_a_pod_is_compared_with_its_node_and_with_the_cluster() -> None:
     nodes = [gpu_node("ring", v100_ring(), {"p": (0, 1)}), gpu_node("mesh", v100_ring())]
 
@@ -42,7 +47,7 @@ def test_a_pod_is_compared_with_its_node_and_with_the_cluster() -> None:
         best_ring_on_node=FAST,
         best_ring_in_cluster=FAST,
     )
-    assert (found.of_node, found.of_cluster) == (1.0, 1.0)
+    assert shares(found) == (1.0, 1.0)
 
 
 def test_a_pod_that_is_split_over_islands_and_numa_nodes_is_seen_to_be() -> None:
@@ -60,7 +65,7 @@ def test_the_best_in_the_cluster_is_that_of_the_same_product() -> None:
     (found,) = pod_placements(nodes, names("p"))
 
     assert (found.ring, found.best_ring_on_node, found.best_ring_in_cluster) == (SLOW, FAST, FAST)
-    assert found.of_cluster == 0.5
+    assert shares(found) == (0.5, 0.5)
 
 
 def test_a_pod_of_several_products_is_compared_with_its_node_only() -> None:
@@ -129,10 +134,10 @@ def test_pods_that_do_not_run_and_nodes_that_say_nothing_are_left_out() -> None:
 
 def test_unknown_facts_of_placements_stay_unknown() -> None:
     (found,) = pod_placements([gpu_node("n", nvlink_unknown(), {"p": (0, 1)})], names("p"))
-    assert (found.gpus_by_island, found.ring and found.ring.kind, found.of_node) == (None, PathKind.UNKNOWN, None)
+    assert (found.gpus_by_island, found.ring and found.ring.kind, shares(found)[0]) == (None, PathKind.UNKNOWN, None)
 
     (found,) = pod_placements([gpu_node("n", cloud_vm(), {"p": (0, 1)})], names("p"))
-    assert (found.numa, found.ring and found.ring.gbps, found.of_node) == (None, None, None)
+    assert (found.numa, found.ring and found.ring.gbps, shares(found)[0]) == (None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -153,3 +158,13 @@ def test_unknown_facts_of_placements_stay_unknown() -> None:
 )
 def test_one_ring_next_to_another(has: Ring | None, best: Ring | None, part: float | None, worse: bool) -> None:
     assert (rate_share(has, best), is_worse(has, best)) == (part, worse)
+
+
+def test_machines_that_differ_in_one_gpu_share_no_facts() -> None:
+    gpus = tuple(msgspec.structs.replace(gpu, numa_node=1 if gpu.index == 0 else gpu.numa_node) for gpu in dgx1().gpus)
+    machines = {"p": dgx1(), "q": msgspec.structs.replace(dgx1(), gpus=gpus), "r": dgx1()}
+    nodes = [gpu_node(f"of-{pod}", machine, {pod: (0, 1)}) for pod, machine in machines.items()]
+
+    found = {each.name: each.numa for each in pod_placements(nodes, names("p", "q", "r"))}
+
+    assert found == {"p": (0,), "q": (0, 1), "r": (0,)}
