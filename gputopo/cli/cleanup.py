@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from gputopo.cli import complete
-from gputopo.cli.cluster import cluster_options, connected_cluster, exit_without_node
+from gputopo.cli.cluster import exit_without_node
+from gputopo.cli.connection import cluster_options, connected_cluster
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from gputopo.cli import complete
-from gputopo.cli.cluster import cluster_options, connected_cluster
+from gputopo.cli.connection import cluster_options, connected_cluster
 from gputopo.cli.terminal import exit_with_error, read_packed, read_text, write_out
 from gputopo.process.decoding import decode
 

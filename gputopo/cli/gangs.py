@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from gputopo.cli import complete
-from gputopo.cli.cluster import (
+from gputopo.cli.connection import (
     FILE_EPILOG,
     cluster_options,
     cluster_options_text,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gputopo.cli.cluster import cluster_options, connected_cluster
+from gputopo.cli.connection import cluster_options, connected_cluster
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, write_out
 from gputopo.kube.rbac import OBSERVER
 from gputopo.process.settings import command_options

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gputopo.cli import complete
-from gputopo.cli.cluster import FILE_EPILOG, cluster_options, file_option, listing_cluster
+from gputopo.cli.connection import FILE_EPILOG, cluster_options, file_option, listing_cluster
 from gputopo.cli.gangs import planner_states
 from gputopo.cli.output import no_headers_option, output_option, print_document, print_table, token_option
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from gputopo.cli import complete
-from gputopo.cli.cluster import cluster_options, connected_cluster
+from gputopo.cli.connection import cluster_options, connected_cluster
 from gputopo.cli.terminal import NO_CLUSTER
 from gputopo.labels.keys import STOCK_SCHEDULER
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gputopo.cli import complete
-from gputopo.cli.cluster import cluster_options
+from gputopo.cli.connection import cluster_options
 from gputopo.cli.progress import ProgressLine
 from gputopo.cli.source import cluster_topology, name_uncertain_facts, topology_of
 from gputopo.cli.terminal import (

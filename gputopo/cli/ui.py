@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gputopo.cli import complete
-from gputopo.cli.cluster import FILE_EPILOG, cluster_options, connected_cluster
+from gputopo.cli.connection import FILE_EPILOG, cluster_options, connected_cluster
 from gputopo.cli.progress import input_progress
 from gputopo.cli.terminal import exit_with_error, read_packed
 

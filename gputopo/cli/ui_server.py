@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gputopo.cli.cluster import cluster_options, connected_cluster
+from gputopo.cli.connection import cluster_options, connected_cluster
 from gputopo.cli.terminal import exit_with_error
 from gputopo.kube.rbac import UI
 from gputopo.process.settings import command_options

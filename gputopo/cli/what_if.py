@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gputopo.cli import complete
-from gputopo.cli.cluster import FILE_EPILOG, cluster_options, cluster_options_text, file_option, listing_cluster
+from gputopo.cli.connection import FILE_EPILOG, cluster_options, cluster_options_text, file_option, listing_cluster
 from gputopo.cli.manifest import explain_manifest_gang, manifest_gang, read_manifest_pods
 from gputopo.cli.output import output_option, print_document
 from gputopo.cli.policy import read_policy_file

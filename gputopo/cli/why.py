@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from gputopo.cli import complete
-from gputopo.cli.cluster import FILE_EPILOG, cluster_options, cluster_options_text, file_option, listing_cluster
+from gputopo.cli.connection import FILE_EPILOG, cluster_options, cluster_options_text, file_option, listing_cluster
 from gputopo.cli.manifest import explain_manifest_gang, manifest_gang, read_manifest_pods
 from gputopo.cli.output import fetch_page, output_option, print_document, print_text, token_option
 from gputopo.cli.policy import read_policy_file

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import re
 import subprocess
@@ -18,9 +17,7 @@ from click.testing import CliRunner, Result
 
 from gputopo.cli import main
 from gputopo.cli.cleanup import cleanup
-from gputopo.cli.cluster import COMMANDS, connected_cluster, listing_cluster, nodes, pods, topology_of_node
-from gputopo.kube import connect as connect_module
-from gputopo.kube.client import Kube
+from gputopo.cli.cluster import COMMANDS, nodes, pods, topology_of_node
 from gputopo.kube.rbac import NODE_GPUS, NODES, PODS
 from gputopo.labels import encode_topology
 from gputopo.labels.keys import NVIDIA_COUNT, POD_VRAM, TOPOLOGY
@@ -43,53 +40,6 @@ STATE = {
     "allocations": HELD,
     "usage": [{"gpu": UUIDS[i], "usedMemoryPercent": 60, "busyPercent": 30 * i} for i in (0, 1)],
 }
-
-
-def test_threads_take_turns_less_often_while_lists_are_read(tmp_path: Path) -> None:
-    before = sys.getswitchinterval()
-    with api_server(lambda _: Answer({"items": []})) as server:
-        config = str(server.kubeconfig(tmp_path / "config"))
-        with listing_cluster(config, None):
-            while_listing = sys.getswitchinterval()
-
-    assert (while_listing > before, sys.getswitchinterval()) == (True, before)
-
-
-def test_garbage_collection_pauses_until_the_command_ends_and_goes_on_in_programs_that_run_long(tmp_path: Path) -> None:
-    with api_server(lambda _: Answer({"items": []})) as server:
-        config = str(server.kubeconfig(tmp_path / "config"))
-        with click.Context(nodes):
-            with listing_cluster(config, None):
-                while_listing = gc.isenabled()
-            while_printing = gc.isenabled()
-        after_the_command = gc.isenabled()
-        with listing_cluster(config, None):
-            pass
-        after_a_list = gc.isenabled()
-        with connected_cluster(config, None):
-            while_connected = gc.isenabled()
-
-    assert (while_listing, while_printing) == (False, False)
-    assert (after_the_command, after_a_list, while_connected) == (True, True, True)
-
-
-def test_garbage_collection_pauses_while_the_packages_of_the_connection_are_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    connect, while_connecting = connect_module.connect, list[bool]()
-
-    def observed_connect(*arguments: Any) -> Kube:
-        while_connecting.append(gc.isenabled())
-        return connect(*arguments)
-
-    monkeypatch.setattr(connect_module, "connect", observed_connect)
-    with (
-        api_server(lambda _: Answer({"items": []})) as server,
-        listing_cluster(str(server.kubeconfig(tmp_path / "config")), None),
-    ):
-        pass
-
-    assert while_connecting == [False]
 
 
 def listed(*items: object) -> Answer:
@@ -470,7 +420,8 @@ def test_the_commands_cost_nothing_until_they_are_used() -> None:
     code = "import sys, click; before = set(sys.modules); import gputopo.cli.cluster; print(*set(sys.modules) - before)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
-    light = {f"gputopo.cli.{name}" for name in ("cluster", "complete", "output", "progress", "terminal", "watch")}
+    names = ("cluster", "complete", "connection", "output", "progress", "terminal", "watch")
+    light = {f"gputopo.cli.{name}" for name in names}
     assert set(loaded) <= {"gputopo", "gputopo.cli", "gputopo.cluster_kinds", *light}
 
 

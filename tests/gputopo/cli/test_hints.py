@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gputopo.cli.cluster import cluster_options_text
+from gputopo.cli.connection import cluster_options_text
 from gputopo.cli.main import main
 from tests.gputopo.cli import gang_objects, pod_objects
 from tests.gputopo.cli.cluster_files import file_of
