@@ -15,6 +15,7 @@ import click
 from gputopo.cli import complete
 from gputopo.cli.connection import (
     FILE_EPILOG,
+    HOW_TO_INCLUDE,
     cluster_options,
     cluster_options_text,
     connected_cluster,
@@ -24,7 +25,6 @@ from gputopo.cli.connection import (
 from gputopo.cli.output import no_headers_option, output_option, print_document, print_table
 from gputopo.cli.terminal import NO_CLUSTER, exit_with_error, near_names_text
 from gputopo.cli.watch import Watched, check_watch, watch_option, watch_table
-from gputopo.cluster_kinds import CLUSTER_FILE_KINDS
 
 if TYPE_CHECKING:
     from gputopo.cluster.pods import PodGpus
@@ -33,10 +33,7 @@ if TYPE_CHECKING:
     from gputopo.render.report import Table
 
 _QUOTED = 60  # characters of a name that is not found
-_NO_REPORTS = (
-    "the file has no NodeGpus: which GPUs the pods hold, and when the agents reported last, is not known; to include "
-    f"them: kubectl get {CLUSTER_FILE_KINDS} -A -o json"
-)
+_NO_REPORTS = f"the file has no NodeGpus: which GPUs the pods hold, and when the agents reported last, {HOW_TO_INCLUDE}"
 _OUTPUTS = ("table", "wide", "json", "yaml")
 
 

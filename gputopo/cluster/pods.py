@@ -7,7 +7,7 @@ nothing else runs there: it follows from the shapes, not from what was free at t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cache, lru_cache
 from operator import itemgetter
 from typing import NamedTuple
@@ -17,7 +17,7 @@ import msgspec
 from gputopo.cluster.nodes import GpuNode
 from gputopo.cluster.usage import GpuUse
 from gputopo.identity import SameObjects
-from gputopo.model import Health, NodeTopology
+from gputopo.model import NodeTopology
 from gputopo.paths import PathKind
 from gputopo.render.report import listed
 from gputopo.render.wording import counted_noun, escape_invisible, shorten_names
@@ -76,13 +76,12 @@ def pod_placements(nodes: Iterable[GpuNode], running: Mapping[PodName, int | Non
     ``running``: running pods, and the MiB of a shared GPU that each declares. The kubelet may go on listing a
     pod that has ended (before Kubernetes 1.34); such a pod is left out.
     """
-    shapes: dict[Hashable, _Shape] = {}
-    machines = [(node, _shape_of(node.topology, shapes)) for node in nodes]
-    best_rings = _BestRings(shapes.values())
+    shapes = _Shapes()
+    machines = [_Machine(node, shapes.shape_of(node.topology)) for node in nodes]
     found = [
-        _placement(node, shape, (pod, devices, running[pod]), best_rings)
-        for node, shape in machines
-        for pod, devices in _devices_by_pod(node).items()
+        _placement(machine, pod, devices, running[pod])
+        for machine in machines
+        for pod, devices in _devices_by_pod(machine.node).items()
         if pod in running
     ]
     return [pod for _, pod in sorted(found, key=itemgetter(0))]
@@ -116,51 +115,52 @@ def silent_agents_text(pods: Iterable[PodGpus]) -> str | None:
     return "\n".join(escape_invisible(shorten_names(line)) for line in lines) or None
 
 
-class _RingFacts(NamedTuple):
-    """The facts about some GPUs of a machine that depend only on its shape."""
+class _GpuSetFacts(NamedTuple):
+    """The facts about a set of GPUs: the same on all machines of one shape in a cluster."""
 
     gpus_by_island: tuple[int, ...] | None
     numa: tuple[int, ...] | None
     ring: Ring | None
     best_on_node: Ring | None
     best_in_cluster: Ring | None
-    order: tuple[object, ...]  # of their pods
+    order: tuple[object, ...]  # sort key of pods that hold these GPUs
 
 
 class _Shape:
-    """The facts that machines of one shape share. Those about some of its GPUs are cached."""
+    """The facts that machines of one shape in a cluster share. Those about sets of GPUs are cached."""
 
-    def __init__(self, topology: NodeTopology) -> None:
+    def __init__(self, topology: NodeTopology, best_in_cluster: Callable[[str, int], Ring | None]) -> None:
         self._gpus = {gpu.index: gpu for gpu in topology.usable}
-        self.rings = rings_of(topology)
+        self._rings = rings_of(topology)
         islands = topology.islands
         self._island_of = (
             None if islands is None else {gpu: place for place, island in enumerate(islands) for gpu in island.gpus}
         )
-        self._facts: dict[tuple[int, ...], _RingFacts] = {}
+        self._best_in_cluster = best_in_cluster
+        self._facts: dict[tuple[int, ...], _GpuSetFacts] = {}
 
     def best_ring(self, product: str | None, size: int) -> Ring | None:
-        """Return the best ring that ``size`` usable GPUs of a product form here."""
-        return self.rings.best_ring(size, [gpu.index for gpu in self._gpus.values() if gpu.product == product])
+        """Return the best ring that ``size`` usable GPUs of a product form here; None: of any products."""
+        among = [gpu.index for gpu in self._gpus.values() if gpu.product == product] if product else None
+        return self._rings.best_ring(size, among)
 
-    def facts(self, indices: tuple[int, ...], best_rings: _BestRings) -> _RingFacts:
-        """Return the facts about usable GPUs, by ascending index."""
+    def facts(self, indices: tuple[int, ...]) -> _GpuSetFacts:
+        """Return the facts about usable GPUs, by ascending index. Only after the shapes of all machines are known."""
         found = self._facts.get(indices)
         if found is None:
-            found = self._facts[indices] = self._find_facts(indices, best_rings)
+            found = self._facts[indices] = self._find_facts(indices)
         return found
 
-    def _find_facts(self, indices: tuple[int, ...], best_rings: _BestRings) -> _RingFacts:
+    def _find_facts(self, indices: tuple[int, ...]) -> _GpuSetFacts:
         gpus, size = [self._gpus[index] for index in indices], len(indices)
-        nodes, products = {gpu.numa_node for gpu in gpus}, {gpu.product for gpu in gpus}
+        numa_nodes, products = {gpu.numa_node for gpu in gpus}, {gpu.product for gpu in gpus}
         product = products.pop() if len(products) == 1 else None
-        ring = self.rings.ring_through(indices)
-        on_node = self.best_ring(product, size) if product else self.rings.best_ring(size)
-        in_cluster = best_rings.best_ring(product, size) if product else None
+        ring, on_node = self._rings.ring_through(indices), self.best_ring(product, size)
+        in_cluster = self._best_in_cluster(product, size) if product else None
         by_island = None if self._island_of is None else Counter(self._island_of[index] for index in indices)
-        return _RingFacts(
+        return _GpuSetFacts(
             None if by_island is None else tuple(sorted(by_island.values(), reverse=True)),
-            None if None in nodes else tuple(sorted(node for node in nodes if node is not None)),
+            None if None in numa_nodes else tuple(sorted(node for node in numa_nodes if node is not None)),
             ring,
             on_node,
             in_cluster,
@@ -168,15 +168,34 @@ class _Shape:
         )
 
 
-def _shape_of(topology: NodeTopology, shapes: dict[Hashable, _Shape]) -> _Shape:
-    """Return the shape of a machine; add it where it is the first."""
-    links = [gpu.pcie for gpu in topology.gpus]
-    gpus = tuple([(gpu.index, gpu.usable, gpu.mig_enabled, gpu.product, gpu.numa_node) for gpu in topology.gpus])
-    key = gpus, SameObjects((topology.nvlink, topology.pcie, *links))
-    found = shapes.get(key)
-    if found is None:
-        found = shapes[key] = _Shape(topology)
-    return found
+class _Shapes:
+    """The shapes of the machines of a cluster."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[Hashable, _Shape] = {}
+        self._cached_best_ring = cache(self._best_ring)
+
+    def shape_of(self, topology: NodeTopology) -> _Shape:
+        """Return the shape of a machine."""
+        gpus = tuple([(gpu.index, gpu.usable, gpu.mig_enabled, gpu.product, gpu.numa_node) for gpu in topology.gpus])
+        key = gpus, SameObjects((topology.nvlink, topology.pcie, *[gpu.pcie for gpu in topology.gpus]))
+        found = self._shapes.get(key)
+        if found is None:
+            found = self._shapes[key] = _Shape(topology, self._cached_best_ring)
+        return found
+
+    def _best_ring(self, product: str, size: int) -> Ring | None:
+        """Return the best ring that ``size`` GPUs of a product form on any machine."""
+        found = (shape.best_ring(product, size) for shape in self._shapes.values())
+        return max((ring for ring in found if ring is not None), key=lambda ring: ring.sort_key, default=None)
+
+
+class _Machine:
+    """The facts of a node that each of its pods needs, computed once."""
+
+    def __init__(self, node: GpuNode, shape: _Shape) -> None:
+        self.node, self.shape, self.uses = node, shape, node.uses
+        self.index_by_uuid = {gpu.uuid: gpu.index for gpu in node.topology.gpus if gpu.usable}
 
 
 class _PodDevices(msgspec.Struct):
@@ -196,32 +215,18 @@ def _devices_by_pod(node: GpuNode) -> dict[PodName, _PodDevices]:
     return pods
 
 
-class _BestRings:
-    """The best ring that ``size`` GPUs of a product form on any node."""
-
-    def __init__(self, shapes: Iterable[_Shape]) -> None:
-        self._shapes = tuple(shapes)
-        self.best_ring = cache(self._best_ring)
-
-    def _best_ring(self, product: str | None, size: int) -> Ring | None:
-        found = (shape.best_ring(product, size) for shape in self._shapes)
-        return max((ring for ring in found if ring is not None), key=lambda ring: ring.sort_key, default=None)
-
-
 def _placement(
-    node: GpuNode, shape: _Shape, pod: tuple[PodName, _PodDevices, int | None], best_rings: _BestRings
+    machine: _Machine, pod: PodName, held: _PodDevices, vram_mib: int | None
 ) -> tuple[tuple[object, ...], PodGpus]:
-    """Return the sort key of a pod, and the pod. ``pod``: its name, devices, and the MiB that it declares."""
-    name, held, vram_mib = pod
-    place_of = {gpu.uuid: gpu.index for gpu in node.topology.gpus if gpu.health is Health.OK}
-    missing = tuple([uuid for uuid in held.uuids if uuid not in place_of])
-    indices = tuple(sorted([place_of[uuid] for uuid in held.uuids if uuid in place_of]))
-    facts = _UNKNOWN if missing else shape.facts(indices, best_rings)
-    uses = node.uses
+    """Return the sort key of a pod, and the pod."""
+    index_by_uuid = machine.index_by_uuid
+    missing = tuple([uuid for uuid in held.uuids if uuid not in index_by_uuid])
+    indices = tuple(sorted([index_by_uuid[uuid] for uuid in held.uuids if uuid in index_by_uuid]))
+    facts = _UNKNOWN if missing else machine.shape.facts(indices)
     found = PodGpus(
-        namespace=name.namespace,
-        name=name.name,
-        node=node.name,
+        namespace=pod.namespace,
+        name=pod.name,
+        node=machine.node.name,
         count=len(held.uuids),
         gpus=indices,
         shared=held.shared,
@@ -231,7 +236,7 @@ def _placement(
         ring=facts.ring,
         best_ring_on_node=facts.best_on_node,
         best_ring_in_cluster=facts.best_in_cluster,
-        usage=None if uses is None else tuple(each for each in uses if each.gpu in indices),
+        usage=None if machine.uses is None else tuple([each for each in machine.uses if each.gpu in indices]),
         vram_mib=vram_mib,
     )
     return (*facts.order, -found.count, found.namespace, found.name), found
@@ -247,4 +252,4 @@ def _ring_order(ring: Ring | None, on_node: Ring | None, in_cluster: Ring | None
     return (rank, *parts, () if ring is None else ring.sort_key)
 
 
-_UNKNOWN = _RingFacts(None, None, None, None, None, (0, 1.0, 1.0, ()))  # of pods with missing GPUs, which come first
+_UNKNOWN = _GpuSetFacts(None, None, None, None, None, (0, 1.0, 1.0, ()))  # of pods with missing GPUs, which come first

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +28,37 @@ def test_threads_take_turns_less_often_while_lists_are_read(tmp_path: Path) -> N
     assert (while_listing > before, sys.getswitchinterval()) == (True, before)
 
 
-def test_garbage_collection_pauses_until_the_command_ends_and_goes_on_in_programs_that_run_long(tmp_path: Path) -> None:
+@pytest.fixture
+def unfrozen() -> Iterator[None]:
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("unfrozen")
+def test_garbage_collection_pauses_until_the_command_ends_and_does_not_search_the_lists(tmp_path: Path) -> None:
     with api_server(lambda _: Answer({"items": []})) as server:
         config = str(server.kubeconfig(tmp_path / "config"))
         with click.Context(nodes):
             with listing_cluster(config, None):
                 while_listing = gc.isenabled()
             while_printing = gc.isenabled()
-        after_the_command = gc.isenabled()
+
+    assert (while_listing, while_printing) == (False, False)
+    assert (gc.isenabled(), gc.get_freeze_count() > 0) == (True, True)
+
+
+@pytest.mark.usefixtures("unfrozen")
+def test_garbage_collection_goes_on_in_programs_that_run_long(tmp_path: Path) -> None:
+    with api_server(lambda _: Answer({"items": []})) as server:
+        config = str(server.kubeconfig(tmp_path / "config"))
         with listing_cluster(config, None):
             pass
         after_a_list = gc.isenabled()
         with connected_cluster(config, None):
             while_connected = gc.isenabled()
 
-    assert (while_listing, while_printing) == (False, False)
-    assert (after_the_command, after_a_list, while_connected) == (True, True, True)
+    assert (after_a_list, while_connected) == (True, True)
 
 
 def test_garbage_collection_pauses_while_the_packages_of_the_connection_are_imported(

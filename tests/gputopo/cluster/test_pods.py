@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from gputopo.cluster.nodes import GpuNode
 from gputopo.cluster.pods import PodGpus, PodName, is_worse, pod_placements, rate_share
 from gputopo.crd.nodegpus import DeviceAllocation, PodRef
-from gputopo.model import PcieDistance
+from gputopo.model import Health, PcieDistance
 from gputopo.paths import PathKind
 from gputopo.rings import Ring
 from tests.gputopo.cluster.machines import gpu_node, state
@@ -18,6 +20,7 @@ SLOW = Ring(PathKind.NVLINK, 50.0, 1, None)
 FAST = Ring(PathKind.NVLINK, 100.0, 2, None)
 NOBODY_KNOWS = Ring(PathKind.UNKNOWN, None, None, PcieDistance.PIX)
 NO_RATE = Ring(PathKind.NVSWITCH, None, 18, None)
+MACHINE = dgx1()
 NEAR, FAR = (Ring(PathKind.PCIE, 63.0, None, distance) for distance in (PcieDistance.PIX, PcieDistance.SYS))
 
 
@@ -160,11 +163,30 @@ def test_one_ring_next_to_another(has: Ring | None, best: Ring | None, part: flo
     assert (rate_share(has, best), is_worse(has, best)) == (part, worse)
 
 
-def test_machines_that_differ_in_one_gpu_share_no_facts() -> None:
-    gpus = tuple(msgspec.structs.replace(gpu, numa_node=1 if gpu.index == 0 else gpu.numa_node) for gpu in dgx1().gpus)
-    machines = {"p": dgx1(), "q": msgspec.structs.replace(dgx1(), gpus=gpus), "r": dgx1()}
-    nodes = [gpu_node(f"of-{pod}", machine, {pod: (0, 1)}) for pod, machine in machines.items()]
+@pytest.mark.parametrize(
+    ("changes", "differ"),
+    [
+        ({"numa_node": 1}, "numa"),
+        ({"product": "another"}, "best_ring_in_cluster"),
+        ({"health": Health.LOST}, "missing"),
+        ({"mig_enabled": True}, "gpus_by_island"),
+    ],
+)
+def test_machines_that_differ_in_one_gpu_share_no_facts(changes: dict[str, Any], differ: str) -> None:
+    machine = dgx1()  # the objects of its links are in all three
+    first, *rest = machine.gpus
+    other = msgspec.structs.replace(machine, gpus=(msgspec.structs.replace(first, **changes), *rest))
+    machines = {"q": other, "p": machine, "r": machine}
+    nodes = [gpu_node(f"of-{pod}", each, {pod: (0, 1)}) for pod, each in machines.items()]
 
-    found = {each.name: each.numa for each in pod_placements(nodes, names("p", "q", "r"))}
+    found = {each.name: getattr(each, differ) for each in pod_placements(nodes, names("p", "q", "r"))}
 
-    assert found == {"p": (0,), "q": (0, 1), "r": (0,)}
+    assert found["p"] == found["r"] != found["q"]
+
+
+def test_machines_of_one_shape_share_the_facts_about_their_gpus() -> None:
+    nodes = [gpu_node("a", MACHINE, {"p": (0, 1)}), gpu_node("b", MACHINE, {"q": (0, 1)})]
+
+    one, other = pod_placements(nodes, names("p", "q"))
+
+    assert one.numa is other.numa
