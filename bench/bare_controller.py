@@ -1,9 +1,9 @@
 """A controller that ungates and pins pods and does nothing else: the least that a planned pod can cost.
 
 It lists the pods once, and sends the patch that the planner sends, by the planner's client and as many threads. It
-fills the nodes one after the other. With ``watch`` as argument it also watches the pods, as every planner must, and
-drops the events undecoded. For ``bench/planner_cluster.py --only floor``: ``python bench/bare_controller.py`` with
-KUBECONFIG.
+fills the nodes one after the other. With ``watch`` as argument it also watches the pods, as every planner must: it
+decodes type and metadata of each event, and drops it. For ``bench/planner_cluster.py --only patches``:
+``python bench/bare_controller.py`` with KUBECONFIG.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def drop_events(kube: Kube) -> None:
-    """Watch all pods, and decode only what each event is about."""
+    """Watch all pods; decode only type and metadata of each event."""
     for _ in kube.watch(PODS, ListOptions(), "", WATCH_S):
         pass
 
@@ -63,7 +63,7 @@ def patches_of(pods: Iterable[WatchedPod], nodes: Iterable[str]) -> Iterator[dic
             node, free = next(left), GPUS
         free -= gpus
         seat = PlannedMember(pod.key, pod.member.name, node, (("nvidia.com/gpu", gpus),))
-        yield ungate_and_pin_patch(pod.member, seat, "floor-00000")
+        yield ungate_and_pin_patch(pod.member, seat, "bench-00000")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Latency of a request of kube-scheduler, from its first byte to the last byte of the response, as ratios to a floor.
+"""Latency of a request of kube-scheduler, from its first byte to the last of the response, as ratios to a baseline.
 
-The floor is the same server, but it only decodes the body and encodes a response of the same size. Real processes, a
+The baseline is the same server, but it only decodes the body and encodes a response of the same size. Real processes, a
 keep-alive connection to each, requests in turns, medians (p50); on a busy machine compare the server's CPU time. Aim:
-p50 within 2.5 times the floor. The nodes are those of bench/evaluate.py, with some hundred states. Run: make bench
+p50 within 2.5 times the baseline. The nodes are those of bench/evaluate.py, with some hundred states. Run: make bench
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ CASES = (
 
 def main() -> None:
     """Print a row per number of names and case."""
-    columns = f"{'floor':>8} {'ours':>8} {'ratio':>6}"
+    columns = f"{'baseline':>8} {'ours':>8} {'ratio':>6}"
     print(f"\n{'microseconds':<41} {'p50 of the whole call':^24} {'CPU of the server':^24}")
     print(f"{'names':>6} {'call':<34} {columns} {columns}")
     for size in SIZES:
-        with Peer("floor", size) as floor, Peer("ours", size) as ours:
+        with Peer("baseline", size) as baseline, Peer("ours", size) as ours:
             for case in CASES:
                 answered = json.loads(ours.ask(case.verb, body(case, size, 0, "0")))
                 answer = "0"
@@ -81,7 +81,7 @@ def main() -> None:
                     refused = answered.get("FailedAndUnresolvableNodes")  # none if the response is an error, and short
                     answer = f"{len(refused)} refused" if refused else f"{len(answered.get('NodeNames', ()))} passed"
                 bodies = [body(case, size, number, answer) for number in range(PODS)]
-                row(f"{size:>6} {case.title:<34}", case.verb, {"floor": floor, "ours": ours}, bodies)
+                row(f"{size:>6} {case.title:<34}", case.verb, {"baseline": baseline, "ours": ours}, bodies)
 
 
 def row(title: str, verb: str, peers: dict[str, Peer], bodies: list[bytes]) -> None:
@@ -93,9 +93,11 @@ def row(title: str, verb: str, peers: dict[str, Peer], bodies: list[bytes]) -> N
             begun = time.perf_counter_ns()
             peer.ask(verb, bodies[number % PODS])
             times[name].append((time.perf_counter_ns() - begun) / 1000)
-    floor, ours = (statistics.median(times[name]) for name in peers)
+    baseline, ours = (statistics.median(times[name]) for name in peers)
     cpu = [(peer.cpu_us() - since) / ROUNDS for peer, since in zip(peers.values(), before, strict=True)]
-    print(f"{title} {floor:8.0f} {ours:8.0f} {ours / floor:6.2f} {cpu[0]:8.0f} {cpu[1]:8.0f} {cpu[1] / cpu[0]:6.2f}")
+    print(
+        f"{title} {baseline:8.0f} {ours:8.0f} {ours / baseline:6.2f} {cpu[0]:8.0f} {cpu[1]:8.0f} {cpu[1] / cpu[0]:6.2f}"
+    )
 
 
 def body(case: Case, size: int, number: int, answer: str) -> bytes:
@@ -170,7 +172,7 @@ class Peer:
         return b"".join(parts)
 
 
-def floor_verbs() -> dict[str, Handler]:
+def baseline_verbs() -> dict[str, Handler]:
     """Decode, and encode as much as the extender does."""
 
     async def filter_(sent: bytes, _: float) -> Reply:
@@ -188,7 +190,7 @@ def floor_verbs() -> dict[str, Handler]:
 
 
 def wanted(pod: Pod) -> tuple[int, bool]:
-    """The number of names in the floor's response, and whether they are rejected."""
+    """The number of names in the baseline's response, and whether they are rejected."""
     count, _, kind = (pod.metadata.annotations or {})["bench/answer"].partition(" ")
     return int(count), kind == "refused"
 
@@ -227,8 +229,8 @@ def batches(table: ClusterSnapshot) -> Iterator[Batch[Any]]:
 
 
 def serve_one(kind: str, size: int) -> None:
-    """Serve the floor or the extender; print the port."""
-    answers = floor_verbs() if kind == "floor" else our_verbs(fleet(size))
+    """Serve the baseline or the extender; print the port."""
+    answers = baseline_verbs() if kind == "baseline" else our_verbs(fleet(size))
     listener = Listener(extender_app(answers, lambda: None, 1 << 26, "", time.monotonic), bind_socket(("127.0.0.1", 0)))
     gc.collect()
     gc.freeze()

@@ -4,7 +4,7 @@
 
 At most 20 calls come per second, one after the other: three minutes have as many as an hour with a pod per second. All
 calls name all nodes. One of twenty has a profile never seen before, the others one of 200; a fifth of the pods with
-several GPUs has two or three containers. The pages /metrics and /decisions are read beside them. The cluster:
+more than two GPUs has two or three containers. The pages /metrics and /decisions are read beside them. The cluster:
 ``bench/filter_fleet.py``. The extender runs with MALLOC_ARENA_MAX=2, as in the image.
 
 On a shared machine a call also waits for a CPU. The kernel counts this (``/proc/PID/task/PID/schedstat``), for the

@@ -2,7 +2,7 @@
 
     events     2,000 nodes with 16 GPUs (DGX-2), up to three pods without a report on each: 20,000 events of pods with
                1, 2 and 4 GPUs, then Filter calls for profiles that are new. "in all" is what a profile costs until no
-               node waits for its evaluation. The call stops evaluating after 5 ms, or 15 ms while no node fits. The
+               node waits for its evaluation. For when a call stops: docs/scheduler-performance.md. The
                last row repeats the calls while 15 pods are in flight
     garbage    a full garbage collection, as the extender does it after hours, and the objects that the interpreter
                searches, 60,000 of them for the imports: of the cluster alone, and with the rankings of 16 profiles.

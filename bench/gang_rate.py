@@ -4,8 +4,8 @@ As ``planner_loop.py``: a minimal API server and kube-scheduler in the same proc
 are in racks of 16, blocks of 256 and zones of 2,048; half of them are partly in use. Ten gangs arrive each second, of
 several sizes, some with a required level; each lives for some seconds. ``--requests``: number of different requests.
 
-    read, take, round, plan, answer   as in ``planner_loop.py``
-    cores                             CPU time by the time in which the gangs arrive
+    decode, apply, round, plan, answers   as in ``planner_loop.py``
+    cores                                 CPU time by the time in which the gangs arrive
 
 Run: make bench
 """
@@ -47,7 +47,7 @@ def main() -> None:
     options.add_argument("--rate", type=float, default=RATE)
     options.add_argument("--seconds", type=float, default=SECONDS)
     options.add_argument("--requests", type=int, default=len(SHAPES))
-    options.add_argument("--profile", choices=("read", "take", "round", "plan", "answer"), nargs="+", default=())
+    options.add_argument("--profile", choices=("decode", "apply", "round", "plan", "answers"), nargs="+", default=())
     asked = options.parse_args()
     MAKERS[NodeUpdate] = racked
     spent = Spent(asked.profile)

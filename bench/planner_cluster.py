@@ -6,7 +6,7 @@ machine. There are no kubelets. ``--pool gated``: no extender needs to acknowled
     single pods     planned pods, compared with the same pods ungated and with kube-scheduler alone: with all nodes
                     scored and with its default sampling, in turns in one run (see ``bench/scheduler.py``). All pods
                     exist before the first pod is bound
-    floor           planned pods, compared with the same pods ungated by a controller that sends the same patch and does
+    patches         planned pods, compared with the same pods ungated by a controller that sends the same patch and does
                     nothing else, and by one that also watches pods (``bench/bare_controller.py``), in turns in one run
     small gangs     gangs of 4 pods with 1 GPU, a number per minute; the oldest complete gangs are deleted. Measured are
                     the waiting time of each gang, and the planner's writes, from the API server's audit log
@@ -50,14 +50,14 @@ KEPT = 20  # gangs that stay before the oldest is deleted
 POLL_S = 0.1
 PATIENCE_S = 300.0
 ALL, SAMPLED, PLANNED = "all nodes", "default sampling", "planned"
-FLOOR, WATCHING = "patches only", "patches and watch"
+PATCHES, WATCHING = "patches only", "patches and watch"
 WORKLOADS = {"1 GPU each": (1,), "1, 2, 1 and 4 GPUs in turn": (1, 2, 1, 4)}
 
 
 def main() -> None:
     """Print the results."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--only", choices=("single", "floor", "gangs"))
+    options.add_argument("--only", choices=("single", "patches", "gangs"))
     options.add_argument("--nodes", type=int, default=NODES)
     options.add_argument("--gang-nodes", type=int, default=GANG_NODES)
     options.add_argument("--pods", type=int, default=PODS)
@@ -66,7 +66,7 @@ def main() -> None:
     asked = options.parse_args()
     if asked.only != "gangs":
         with populated(asked.nodes) as cluster:
-            ways = (FLOOR, WATCHING, PLANNED) if asked.only == "floor" else (ALL, SAMPLED, PLANNED, FLOOR)
+            ways = (PATCHES, WATCHING, PLANNED) if asked.only == "patches" else (ALL, SAMPLED, PLANNED, PATCHES)
             for title, sizes in WORKLOADS.items():
                 rates = measure(cluster, ways, sizes, asked.pods, asked.rounds)
                 show(f"{asked.nodes:,} nodes, {title}", rates)
@@ -97,7 +97,7 @@ def measure(
     rates: dict[str, list[Rate]] = {way: [] for way in ways}
     for _ in range(rounds):
         for name, found in rates.items():
-            create_singles(cluster, sizes, pods, gated=name in (PLANNED, FLOOR, WATCHING))
+            create_singles(cluster, sizes, pods, gated=name in (PLANNED, PATCHES, WATCHING))
             found.append(rate(cluster, name, pods))
             cluster.api.delete(cluster.pods())
             wait_for(lambda: not cluster.api.items(cluster.pods(), limit="1"), "the pods to go", PATIENCE_S)
@@ -139,7 +139,7 @@ def rate(cluster: Cluster, name: str, pods: int) -> Rate:
             planner = parts.enter_context(planners.running(cluster, *planners.GATED))
             parts.callback(planners.expire_lease, cluster)
             processes.append(psutil.Process(planner.server.pid))
-        if name in (FLOOR, WATCHING):
+        if name in (PATCHES, WATCHING):
             bare = bare_controller(cluster, *(["watch"] if name == WATCHING else []))
             processes.append(psutil.Process(parts.enter_context(bare).pid))
         return slope(list(samples(cluster, scheduler, processes, pods)), pods)

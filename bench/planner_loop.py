@@ -3,11 +3,11 @@
 A minimal API server and kube-scheduler in the same process answer at once, with objects of realistic size, so that
 every run does the same. 5,000 nodes; 600 single pods, ``--rate`` of which are ungated and bound each second.
 
-    read     decode the watch events of pods
-    take     apply them to the cluster cache
-    round    find the next actions
-    plan     plan the next pods
-    answer   process the result of a write
+    decode    decode the watch events of pods
+    apply     apply them to the cluster cache
+    round     determine the next writes
+    plan      plan the next pods
+    answers   process the answers to writes
 
 Calls to the API server are not included. ``--profile`` prints a profile; ``--running``: number of running members of
 gangs. Run: make bench
@@ -79,7 +79,7 @@ def main() -> None:
     options.add_argument("--pods", type=int, default=PODS)
     options.add_argument("--rate", type=float, default=RATE)
     options.add_argument("--running", type=int, default=0)
-    options.add_argument("--profile", choices=("read", "take", "round", "plan", "answer"), nargs="+", default=())
+    options.add_argument("--profile", choices=("decode", "apply", "round", "plan", "answers"), nargs="+", default=())
     asked = options.parse_args()
     for title, sizes in WORKLOADS.items():
         spent = Spent(asked.profile)
@@ -199,21 +199,21 @@ class Stage:
             (now if now_too else kept).append(what)
         self._writes = kept
         answers = [WriteAnswer(what, WriteOutcome.DONE, self._carried_out(what)) for what in now]
-        with self._spent.on("answer"):
+        with self._spent.on("answers"):
             for answer in answers:
                 self._term.apply_answer(answer)
 
     def _show(self) -> None:
         """Deliver the events of the pods' watch, each in its own chunk."""
         lines, self._lines = self._lines, []
-        with self._spent.on("read"):
+        with self._spent.on("decode"):
             deltas = [
                 delta
                 for line in lines
                 for events in WatchStream("watch", Chunks([line]))  # type: ignore[arg-type]
                 for delta in self._reductions[PlannerPod].apply_events(events)
             ]
-        with self._spent.on("take"):
+        with self._spent.on("apply"):
             for delta in deltas:
                 self._take(PlannerPod, delta)
 

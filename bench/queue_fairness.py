@@ -13,7 +13,7 @@ next event. So a wait does not depend on the load of the machine.
 
     mean, max   wait from the arrival until the first member is ungated, in seconds of that clock
     ratio       mean wait by the mean wait without gangs that do not fit
-    waiting     CPU of the planner once all gangs that fit are placed, in % of a core, with the events
+    CPU %       CPU of the planner once all gangs that fit are placed, in % of a core, with the events
 Run: make bench
 """
 
@@ -49,7 +49,7 @@ def main() -> None:
     asked = options.parse_args()
     case = Case(asked.different, asked.together, asked.usable)
     print(f"{FIT} gangs that fit, {MEMBERS} x 8 GPUs each; every {1000 * EVENT_S:.0f} ms a GPU pod is replaced")
-    print(f"{'nodes':>7} {'do not fit':>11} {'started':>8} {'mean s':>8} {'max s':>8} {'ratio':>7} {'waiting':>8}")
+    print(f"{'nodes':>7} {'do not fit':>11} {'started':>8} {'mean s':>8} {'max s':>8} {'ratio':>7} {'CPU %':>8}")
     for nodes in asked.nodes:
         base: float | None = None
         for unfit in asked.unfit:

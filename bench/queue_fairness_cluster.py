@@ -1,4 +1,4 @@
-"""Waits of gangs that fit behind gangs that do not fit, in a real control plane, as ratios to waits without the latter.
+"""Waits of gangs that fit behind gangs that do not fit, in a real control plane, and ratios to waits without them.
 
 Fake nodes, a real kube-scheduler and the planner. The gangs that do not fit have no node with enough GPUs for all their
 members in one host, and the planner has tried all of them. Then gangs that fit arrive one after the other, each a
@@ -10,7 +10,7 @@ measured comes first, because its first gangs wait until kube-scheduler has seen
     --no-preemption no dry runs of preemption
 
     wait      from the creation of the last member to the binding of the last member, seconds
-    waiting   CPU of the planner once all gangs that fit are bound, in % of a core, with the pod events
+    CPU %     CPU of the planner once all gangs that fit are bound, in % of a core, with the pod events
 Run: PYTHONPATH=. python bench/queue_fairness_cluster.py (the control plane of docs/testing.md)
 """
 
@@ -74,7 +74,7 @@ def main() -> None:
             planner.wait_until_ready()
             parts.enter_context(Swaps(cluster, asked.nodes))
             print(f"{asked.nodes:,} nodes")
-            print(f"{'do not fit':>11} {'started':>8} {'p50 s':>7} {'max s':>7} {'ratio':>6} {'waiting':>8}")
+            print(f"{'do not fit':>11} {'started':>8} {'p50 s':>7} {'max s':>7} {'ratio':>6} {'CPU %':>8}")
             measure(cluster, "warm-up")
             base: float | None = None
             there = 0

@@ -46,7 +46,7 @@ from tests.machines import MACHINES
 from tests.scheduler_core.allocation.machines16 import MACHINES16
 
 MOST_MS = 100.0  # nearly twice the longest time measured: other programs make CPU times longer
-MOST_IN_FLIGHT_MS = 1_000.0  # a call checks for 15 ms, and one more of up to 32 sets of pods that may come
+MOST_IN_FLIGHT_MS = 1_000.0  # of up to 32 sets of pods; in a call, the check stops earlier
 EVENTS, TURNS, NODES, TRIES = 1_200, 160, 20, 3
 SIZES: tuple[Containers, ...] = ((1,), (1,), (2,), (4,), (3,), (8,), (1, 1), (2, 1), (2, 2), (1, 1, 1, 1, 1))
 POLICIES = ("none", "best-effort", "restricted", "single-numa-node")

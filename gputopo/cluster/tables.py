@@ -194,7 +194,7 @@ def _ring(ring: Ring | None) -> str:
     rate = UNKNOWN if ring.gbps is None else format_number(ring.gbps)
     if ring.kind is not PathKind.PCIE:
         return f"{rate} {ring.kind.value}"
-    # The path between two cards, mainly between sockets, is slower than their links, by an unknown factor.
+    # The path between two GPUs, mainly between sockets, is slower than their links, by an unknown factor.
     distance = UNKNOWN if ring.distance is None else ring.distance.value
     return f"{'' if ring.gbps is None else '<='}{rate} {ring.kind.value} {distance}"
 

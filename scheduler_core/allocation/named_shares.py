@@ -35,7 +35,7 @@ def reserved_mib(
 
 @recent_results(1 << 14)
 def free_fraction(shape: MachineShape, free: Sets | None, reserved: tuple[int, ...]) -> FreeFractions:
-    """Return the free thousandths of each GPU; of whole GPUs all or nothing. ``promised``: MiB by place, or empty."""
+    """Return the free thousandths of each GPU; of whole GPUs all or nothing. ``reserved``: MiB by place, or empty."""
     whole = 0 if free is None else free.among
     return tuple(
         WHOLE_GPU if whole >> place & 1 else _left_of(reserved[place] if reserved else 0, gpu.memory_mib)

@@ -177,7 +177,7 @@ def evaluator_for(profile: PodProfile, policy: Policy) -> Evaluator:
 
 @lru_cache(maxsize=_MAX_PROFILES)
 def _cached_reasons(profile: PodProfile, policy: Policy) -> Callable[[NodeState], Reason | None]:
-    """Return a cached ``rejection_reason``. Profiles differ without their CPU: kube-scheduler checks that."""
+    """Return a cached ``rejection_reason``. The profile has no CPU request, because kube-scheduler checks CPU."""
     return RecentResults[NodeState, Reason | None](lambda state: rejection_reason(profile, state, policy), _MAX_STATES)
 
 

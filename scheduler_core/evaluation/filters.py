@@ -147,7 +147,7 @@ def free_nic(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:
     return next(filter(None, found), None)
 
 
-def admission_promises(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:
+def unadmitted_shapes(profile: PodProfile, node: NodeState, _: Policy) -> Reason | None:
     """Require that pods which the kubelet has not admitted yet keep their shape, even if it admits this pod first.
 
     Without a link graph this cannot be decided; the graph was known when these pods were placed.
@@ -185,7 +185,7 @@ FILTERS: tuple[Filter, ...] = (
     aligned_parts,
     required_shape,
     free_nic,
-    admission_promises,
+    unadmitted_shapes,
     isolation,
     hardware_health,
 )

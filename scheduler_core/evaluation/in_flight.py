@@ -25,7 +25,7 @@ from scheduler_core.cache.node_table import ClusterSnapshot, state_if
 from scheduler_core.evaluation.score import Score
 from scheduler_core.request.pod_request import PodProfile, Strength
 
-MAX_CASES = 32  # different subsets on one node, each a few hundred microseconds: with more, the node does not fit
+MAX_CASES = 32  # different subsets on one node, each up to 13 ms with 16 GPUs: with more, the node does not fit
 
 StateEvaluator = Callable[[NodeState], Reason | Score]
 

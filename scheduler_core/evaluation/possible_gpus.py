@@ -24,7 +24,7 @@ from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.request.device_request import WHOLE, ContainerSteps, DeviceRequest, total_devices
 
-_MAX_RING_STEPS = 1 << 15  # 20 ms where the links are irregular: 128 sets of 8 GPUs. Of 8 GPUs no more are possible
+_MAX_RING_STEPS = 1 << 15  # 20 ms where the links are irregular: 128 sets of 8 GPUs. 8 GPUs never exceed it
 
 
 class PossibleGpus(NamedTuple):

@@ -22,7 +22,7 @@ from scheduler_core.cache.node_state import NodeState
 from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.evaluation.evaluate import HASH_RANGE, Evaluation, Evaluator, evaluator_for, spread_hash
 from scheduler_core.evaluation.node_index import HashedName, NodeIndex
-from scheduler_core.evaluation.refusals import Rejections
+from scheduler_core.evaluation.rejections import Rejections
 from scheduler_core.evaluation.score import Score
 from scheduler_core.evaluation.transient import is_uncertain
 from scheduler_core.evaluation.waiting_nodes import WaitingNodes

@@ -1,7 +1,7 @@
 """The reservation check: which proposed reservations an extender can acknowledge. Pure.
 
 The extender knows the bound pods and the assumed pods, on one node or on one of several. A reservation fits if every
-member would pass Filter on its node beside all other pods, whichever in-flight pods come there. Once its seats count,
+member would pass Filter on its node beside all other pods, whichever in-flight pods come there. Once its members count,
 Filter rejects pods that conflict with them. So a reservation that fits keeps fitting, except for pods that bypass the
 extender.
 
@@ -114,7 +114,7 @@ def _in_flight_by_node(in_flight: Iterable[AssumedPod], nodes: AbstractSet[str])
 def _fit(
     snapshot: ClusterSnapshot, node: str, members: Iterable[PodUpdate], coming: Sequence[Occupant], policy_of: PolicyOf
 ) -> bool:
-    """Return whether these members fit on their node, where their seats count already."""
+    """Return whether these members fit on their node, where they count already."""
     present = [pod for pod in snapshot.records[node].pods if not is_hold(pod.uid)]
     cases = _cases(coming)
     if cases is None:
@@ -132,7 +132,7 @@ def _fit(
 
 
 def _state(snapshot: ClusterSnapshot, node: str, uid: str, others: Sequence[Occupant]) -> NodeState:
-    """Return the state of the node without the seat of the member."""
+    """Return the state of the node on which the member does not count."""
     record, unreserved = snapshot.records[node], snapshot.states[node].unreserved
     if unreserved is not None and record.reserved == (uid,) and len(others) == len(record.pods) - 1:
         return unreserved  # already derived: nothing else is reserved there

@@ -1,6 +1,6 @@
 """The raw scores of a pod's workload type and of cost, each between 0 and 1: a function for each factor. Pure.
 
-What is unknown is 0.
+An unknown score is 0.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def proximity(_: PodProfile, node: NodeState, __: Policy) -> float:
 
 
 def packing(profile: PodProfile, node: NodeState, policy: Policy) -> float:
-    """Return how near the fill level s of the card comes to the band.
+    """Return how near the fill level s of the GPU comes to the band.
 
-    Below the band 0.1 + 0.9 s / low, in it 1, above it 0.1 (1 - s) / (1 - high). Of the worst card that may be chosen;
+    Below the band 0.1 + 0.9 s / low, in it 1, above it 0.1 (1 - s) / (1 - high). Of the worst GPU that may be chosen;
     of whole GPUs and MIG devices s is the pod's share of one.
     """
     share, asked = profile.constraints.vram_mib, dict(profile.device_request.totals)
@@ -90,8 +90,10 @@ def spread(profile: PodProfile, node: NodeState, _: Policy) -> float:
         [mask for each in possible_gpus(profile.device_request, node) for mask in candidate_sets(each.sets)],
     )
     islands = (shape.islands if shape is not None else None) or (-1,)
-    together_ = any(island & mask and island & node.owner_pods.gpus for island in islands for mask in masks or (-1,))
-    return 1 / (1 + node.owner_pods.pods) if together_ else 1 / (1 + node.owner_pods.pods / 2)
+    shares_island = any(
+        island & mask and island & node.owner_pods.gpus for island in islands for mask in masks or (-1,)
+    )
+    return 1 / (1 + node.owner_pods.pods) if shares_island else 1 / (1 + node.owner_pods.pods / 2)
 
 
 def utilisation(profile: PodProfile, node: NodeState, _: Policy) -> float:

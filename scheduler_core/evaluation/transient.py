@@ -21,7 +21,7 @@ from scheduler_core.allocation.shared_gpus import ReplicaPolicy
 from scheduler_core.cache.node_record import NodeRecord, is_hold
 from scheduler_core.cache.node_state import NodeState, kubelet_report_of
 from scheduler_core.cache.node_table import ClusterSnapshot
-from scheduler_core.evaluation.refusals import Rejections, distinct_reasons
+from scheduler_core.evaluation.rejections import Rejections, distinct_reasons
 from scheduler_core.evaluation.shape_rules import SHAPE_REASONS, first_violation
 from scheduler_core.request.pod_request import PodProfile, Strength
 

@@ -111,7 +111,10 @@ class DecisionRecord(NamedTuple):
 
 
 class EvaluationLimits(NamedTuple):
-    """How long one call may evaluate nodes, in seconds of CPU time. All that is left waits for the next call."""
+    """How long one call may evaluate nodes, in seconds of CPU time.
+
+    The rest is evaluated between calls, or in the next call.
+    """
 
     enough_s: float = inf  # from the first evaluation: nodes are evaluated for this long in any case
     most_s: float = inf  # from the start of the call: until then also while no node fits, or for ``min_evaluations``
@@ -127,8 +130,8 @@ class _CallTime:
         self._first_evaluation_at = inf
         self._evaluations = 0
 
-    def admit_evaluation(self, ranking: NodeRanking) -> bool:
-        """Return whether one more evaluation may be done, and count it."""
+    def request_evaluation(self, ranking: NodeRanking) -> bool:
+        """Count one more evaluation. Return whether it may be done."""
         enough_s, most_s, min_evaluations = self._limits
         now = thread_time()
         self._evaluations += 1
@@ -189,19 +192,21 @@ class Extender:
         in_flight = self._cache.assumed_pods.on_several_nodes
         closed = self._closed_nodes(request.uid, ranking.snapshot, names) if self.settling else frozenset[str]()
         not_closed = names - closed if closed else names
-        result = choose_nodes(request, ranking, not_closed, policy, in_flight, call_time.check_limit())
-        waiting = ranking.waiting
+
+        def choose() -> FilterResult:
+            return choose_nodes(request, ranking, not_closed, policy, in_flight, call_time.check_limit())
+
+        result, waiting = choose(), ranking.waiting
         if not result.nodes and waiting.includes_some(not_closed, ranking.snapshot):
             request, ranking = self._ranking_for(request, policy, call_time=call_time, with_long=True)
             before, waiting = waiting, ranking.waiting
             if waiting.number < before.number:
-                result = choose_nodes(request, ranking, not_closed, policy, in_flight, call_time.check_limit())
+                result = choose()
         # Held GPUs are used only if no other GPUs suit. Another reason for a rejection holds without reservations too.
         ignored = frozenset[str]() if result.nodes else self._ignored_holds(pod, names)
         if ignored and Reason.RESERVED.value in result.rejected.values():
             request, ranking = self._ranking_for(request, policy, ignored, call_time=call_time)
-            waiting = ranking.waiting
-            result = choose_nodes(request, ranking, not_closed, policy, in_flight, call_time.check_limit())
+            result, waiting = choose(), ranking.waiting
         chosen = perf_counter()
         if result.nodes:
             lifetime = WITH_VOLUMES_S if waits_for_volumes(pod.spec) else ASSUMED_POD_LIFETIME_S
@@ -349,7 +354,7 @@ class Extender:
         request, own_table = with_owner(request, others, self._cache.snapshot_for_pod(request.uid, ignored))
         request, own_table, near = with_near_siblings(request, others, own_table, self._cache.domains)
         with_long = with_long or self._limits.enough_s == inf
-        may_continue = (call_time or _CallTime(self._limits)).admit_evaluation
+        may_continue = (call_time or _CallTime(self._limits)).request_evaluation
         ranking = self._rankings.ranking_for(request.profile, policy, may_continue, with_long=with_long)
         if own_table is table:
             return request, ranking
@@ -366,5 +371,5 @@ class Extender:
 def _occupant(request: PodRequest) -> Occupant:
     profile = request.profile._replace(
         sibling_hardware=None, near_siblings=False, has_peers=False
-    )  # of the siblings, not constraints
+    )  # these fields describe the siblings; they do not constrain the pod
     return Occupant(request.uid, request.namespace, request.name, profile, owner=request.owner)

@@ -21,7 +21,7 @@ from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.cache.reservations import ReservationIndex
 from scheduler_core.evaluation.extension_metrics import EXTENSION_GAUGES, EXTENSION_TALLIES, extension_samples
 from scheduler_core.evaluation.prediction_check import PredictionCheck
-from scheduler_core.evaluation.refusals import distinct_reasons
+from scheduler_core.evaluation.rejections import distinct_reasons
 from scheduler_core.extender.extender import DecisionRecord
 from scheduler_core.extender.victims import PreemptionResult
 from scheduler_core.request.device_request import WHOLE
@@ -163,8 +163,8 @@ class ExtenderMetrics:
         self.events = counter("gputopo_events_written")
         self.decisions = counter("gputopo_decisions_written")
         self.call_duration = CATALOGUE.histogram(self.registry, "gputopo_extender_call_duration_seconds")
-        self._generation: int | None = None  # of the snapshot whose samples are shown
-        self._snapshot_samples: tuple[Sample, ...] = ()
+        # Generation and samples of the snapshot whose samples are shown: one value, because scrapes have threads.
+        self._of_snapshot: tuple[int | None, tuple[Sample, ...]] = (None, ())
 
     def count_rejections(self, rejected: Mapping[str, str]) -> None:
         """Count a pod without a suitable node. ``rejected``: reason by node."""
@@ -207,16 +207,15 @@ class ExtenderMetrics:
 
         ``pause``: as of ``snapshot_samples``.
         """
-        if snapshot.generation != self._generation:
-            self._snapshot_samples = tuple(snapshot_samples(snapshot, pause))
-            self._generation = snapshot.generation
+        if snapshot.generation != self._of_snapshot[0]:
+            self._of_snapshot = snapshot.generation, tuple(snapshot_samples(snapshot, pause))
 
     def register_status(self, status: Callable[[], ExtenderStatus]) -> None:
         """Register the samples of a status; ``status`` is called at every scrape."""
 
         def samples() -> Iterator[Sample]:
             yield from status_samples(status())
-            yield from self._snapshot_samples
+            yield from self._of_snapshot[1]
 
         CATALOGUE.register_samples(self.registry, samples)
 

@@ -2,7 +2,7 @@
 
 The kubelet may admit members that are ungated together in any order. So each member with a required shape is evaluated
 as if all others were admitted before it (``filters.rejection_reason``, for the worst possible outcome), and so are pods
-that are on their way to the node already (``filters.admission_promises``). A load that fits still fits with fewer
+that are on their way to the node already (``filters.unadmitted_shapes``). A load that fits still fits with fewer
 members.
 
 Nodes with equal GPUs share one class (``node_classes``), and its results. What else is free there matters only where it

@@ -11,7 +11,7 @@ from scheduler_core.cache.events import Batch, NodeUpdate
 from scheduler_core.cache.node import parse_node
 from scheduler_core.cache.node_table import snapshot_of
 from scheduler_core.cache.staleness import CONFIRMATION_GRACE_S
-from scheduler_core.evaluation.refusals import Rejections
+from scheduler_core.evaluation.rejections import Rejections
 from scheduler_core.evaluation.transient import (
     RESERVED_MESSAGE,
     RETRY_MESSAGE,

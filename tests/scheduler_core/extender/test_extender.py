@@ -263,7 +263,7 @@ class TestTimeLimit:
         now = [0.0]
         monkeypatch.setattr(extender, "thread_time", lambda: now[0])
         call_time = extender._CallTime(EvaluationLimits(0.005, 0.015, 1))
-        admit = partial(call_time.admit_evaluation, cast("NodeRanking", SimpleNamespace(accepts_some=False)))
+        admit = partial(call_time.request_evaluation, cast("NodeRanking", SimpleNamespace(accepts_some=False)))
         now[0] = 1.0
         assert admit()
         now[0] = 1.004

@@ -51,6 +51,6 @@ class Rejections(Mapping[str, str]):
         return {**dict.fromkeys(self._names, self._usual), **self._others}
 
 
-def distinct_reasons(refused: Mapping[str, str]) -> AbstractSet[str]:
+def distinct_reasons(rejected: Mapping[str, str]) -> AbstractSet[str]:
     """Return all reasons that occur."""
-    return refused.reasons if isinstance(refused, Rejections) else frozenset(refused.values())
+    return rejected.reasons if isinstance(rejected, Rejections) else frozenset(rejected.values())

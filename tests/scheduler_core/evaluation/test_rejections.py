@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_core.evaluation.refusals import Rejections, distinct_reasons
+from scheduler_core.evaluation.rejections import Rejections, distinct_reasons
 
 NAMES = frozenset({"a", "b", "c", "d"})
 REFUSED = Rejections(NAMES, "full", {"b": "old", "c": "small"})
