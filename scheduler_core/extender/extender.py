@@ -193,20 +193,20 @@ class Extender:
         closed = self._closed_nodes(request.uid, ranking.snapshot, names) if self.settling else frozenset[str]()
         not_closed = names - closed if closed else names
 
-        def choose() -> FilterResult:
+        def choose(request: PodRequest, ranking: NodeRanking) -> FilterResult:
             return choose_nodes(request, ranking, not_closed, policy, in_flight, call_time.check_limit())
 
-        result, waiting = choose(), ranking.waiting
+        result, waiting = choose(request, ranking), ranking.waiting
         if not result.nodes and waiting.includes_some(not_closed, ranking.snapshot):
             request, ranking = self._ranking_for(request, policy, call_time=call_time, with_long=True)
             before, waiting = waiting, ranking.waiting
             if waiting.number < before.number:
-                result = choose()
+                result = choose(request, ranking)
         # Held GPUs are used only if no other GPUs suit. Another reason for a rejection holds without reservations too.
         ignored = frozenset[str]() if result.nodes else self._ignored_holds(pod, names)
         if ignored and Reason.RESERVED.value in result.rejected.values():
             request, ranking = self._ranking_for(request, policy, ignored, call_time=call_time)
-            result, waiting = choose(), ranking.waiting
+            result, waiting = choose(request, ranking), ranking.waiting
         chosen = perf_counter()
         if result.nodes:
             lifetime = WITH_VOLUMES_S if waits_for_volumes(pod.spec) else ASSUMED_POD_LIFETIME_S
