@@ -193,7 +193,7 @@ class Extender:
         closed = self._closed_nodes(request.uid, ranking.snapshot, names) if self.settling else frozenset[str]()
         not_closed = names - closed if closed else names
 
-        def choose(request: PodRequest, ranking: NodeRanking) -> FilterResult:
+        def choose(request: PodRequest, ranking: NodeRanking | PodRanking) -> FilterResult:
             return choose_nodes(request, ranking, not_closed, policy, in_flight, call_time.check_limit())
 
         result, waiting = choose(request, ranking), ranking.waiting
