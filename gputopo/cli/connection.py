@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _SWITCH_S = 0.05  # how long a thread that computes may make the others wait
 _FILE_HINT = "; to read a file of the objects of a cluster instead, use --from FILE (see --help)"
-HOW_TO_INCLUDE = f"is not known; to include them: kubectl get -A -o json {CLUSTER_FILE_KINDS}"
+HOW_TO_INCLUDE = f"is not known; to include them: kubectl get {CLUSTER_FILE_KINDS} -A -o json"
 _NO_PODS = f"the file has no Pods: which GPUs they request, and which of them wait, {HOW_TO_INCLUDE}"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
