@@ -252,10 +252,12 @@ def _plan_single_pods(task: PlanTask, batch: Sequence[QueuedGang], placer: Singl
     found = placer.place_pods([each.gang.ready[0] for each in batch], view, options)
     missing = ((members[uid], reason) for uid, reason in found.missing)
     unplaced = {gang.name: Unplaced(_NOWHERE, ((gang.ready[0].name, reason),)) for gang, reason in missing}
+    names = ((members[uid].name, request_id) for uid, request_id in found.request_ids.items())
+    request_ids = {name: request_id for name, request_id in names if name not in task.may_differ}
     if not found.seats:
-        return PlanResult(unplaced=unplaced)
+        return PlanResult(unplaced=unplaced, request_ids=request_ids)
     gangs = [members[seat.uid] for seat in found.seats]
     timeout = max(each.bind_timeout_s for each in gangs)
     name = f"{SINGLE_PODS_PREFIX}{task.names.suffix()}"
     created = CreateReservation(task.names.namespace, name, ReservationSpec("", found.seats, timeout_s=timeout))
-    return PlanResult((created,), tuple(each.name for each in gangs), unplaced)
+    return PlanResult((created,), tuple(each.name for each in gangs), unplaced, request_ids)

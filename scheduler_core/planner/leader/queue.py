@@ -62,7 +62,7 @@ class TrialRules(NamedTuple):
     wanted: Callable[[Gang], bool] = lambda _: True  # other gangs are skipped, and do not count towards ``most``
     may_differ: Callable[[Gang], bool] = lambda _: False  # see ``equal_requests``: these gangs are always tried
     may_fit: Callable[[QueuedGang], bool] = lambda _: True  # of gangs that did not fit: see ``changed_nodes``
-    every: bool = False  # also all other gangs that did not fit, to find their reasons again
+    every: bool = False  # also all other gangs that did not fit, except single pods, to find their reasons again
 
 
 DEFAULT_RULES = TrialRules()
@@ -262,19 +262,20 @@ class GangQueue:
         self._expire(now)
         due, request_ids = list[QueuedGang](), set[object]()
         for each in self.ordered():
-            unfit, shared = each.unfit_state, None
+            unfit, shared, is_single = each.unfit_state, None, False
             if unfit is not None:
+                is_single = is_single_pod_gang(each.gang.name)
                 # A gang that may differ needs a result of its own: one that it shares with others does not count.
                 shared = None if rules.may_differ(each.gang) else unfit.request_id
                 is_tried = unfit.state == state and (shared is not None or unfit.request_id is None)
                 if is_tried or shared in request_ids:
                     continue
-                if shared is not None and not rules.every and not rules.may_fit(each):
+                if shared is not None and (is_single or not rules.every) and not rules.may_fit(each):
                     request_ids.add(shared)
                     continue
             if each.due_at <= now and rules.wanted(each.gang):
                 due.append(each)
-                if shared is not None and not rules.every:
+                if shared is not None and not (rules.every or is_single):  # single pods are planned together
                     request_ids.add(shared)
         for priority, group in groupby(
             due, key=lambda each: None if each.gang.name in rules.apart else _batch_priority(each)

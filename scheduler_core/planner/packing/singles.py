@@ -7,7 +7,7 @@ kube-scheduler's filters and have enough CPU, memory and pod slots. Siblings cou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -32,6 +32,7 @@ from scheduler_core.request.node_load import NO_LOAD, NodeLoad
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest
 
 _PROFILES = 256  # number of profiles with cached rankings
+_REQUESTS = 1 << 12  # different requests that did not fit, of which the objects that stand for them are kept
 _RULES = 64  # number of rules with cached nodes: 0.3 MB each for 5,000 nodes
 NOT_TAKEN = "kube-scheduler would reject every node: cordons, taints, nodeSelector or node affinity"
 
@@ -44,6 +45,8 @@ class SinglePodPlacer:
         self._growing = _GrowingSnapshot()
         self._rankings = Rankings(self._growing, _PROFILES)
         self._nodes = _AllowedNodes()
+        self._request_ids: dict[Hashable, object] = {}
+        self._placed_members: object = ()  # those for which requests are equal
 
     def see_view(self, view: NodeView) -> None:
         """Go on to another view, on which no pod is placed."""
@@ -57,8 +60,11 @@ class SinglePodPlacer:
         growing.begin(view, self._reader.take_changed(view))
         nodes.begin(view, options, growing.moves)
         anti_affinities = AntiAffinities(members, options.placed_members)
+        if options.placed_members != self._placed_members:
+            self._placed_members, self._request_ids = options.placed_members, {}
         seats, missing = list[PlannedMember](), list[tuple[str, Reason | str]]()
         unfit: dict[Hashable, Reason | str] = {}  # equal requests share a reason until a pod is placed
+        shared: dict[str, Hashable] = {}  # requests of pods whose reason does not depend on this batch, by UID
         for member in members:
             if options.out_of_time():
                 break
@@ -66,47 +72,39 @@ class SinglePodPlacer:
             if isinstance(request, InvalidRequest) or member.blocked is not None:
                 missing.append((member.uid, _own_reason(member)))
                 continue
-            if not request.profile.device_request.steps_by_resource:
+            ask = request.profile.device_request
+            if not ask.steps_by_resource:
                 seats.append(PlannedMember(member.uid, member.name))
                 continue
-            anti_affinity = anti_affinities.anti_affinity_of(member)
-            names = nodes.nodes_for(member.rules)
+            anti_affinity, names = anti_affinities.anti_affinity_of(member), nodes.nodes_for(member.rules)
             excluded = names & anti_affinities.excluded_nodes(anti_affinity)
             policy = view.policy_of(request)
             adapted, ranking = growing.siblings.request_and_ranking(request, policy, growing.snapshot, self._rankings)
             key = (member.rules and member.rules.key, adapted.profile, policy, anti_affinity, member.load)
-            if key in unfit:
+            if not (growing.has_placed or options.avoid or isinstance(ranking, PodRanking)):
+                shared[member.uid] = key
+            best = None if key in unfit else growing.best_node(ranking, names - excluded if excluded else names, member)
+            if best is None:
+                if key not in unfit:
+                    is_excluded = growing.best_node(ranking, excluded, member) is not None
+                    unfit[key] = ANTI_AFFINITY_REASON if is_excluded else _rejection(growing, ranking, names, member)
                 missing.append((member.uid, unfit[key]))
                 continue
-
-            def best_of(
-                some: AbstractSet[str],
-                member: Member = member,
-                ranking: NodeRanking | PodRanking = ranking,
-            ) -> str | None:
-                return next(growing.with_enough_free(ranking.best_nodes(some, member.uid), member.load), None)
-
-            best = best_of(names - excluded if excluded else names)
-            if best is None:
-                is_excluded = best_of(excluded) is not None
-                reason = (
-                    ANTI_AFFINITY_REASON
-                    if is_excluded
-                    else _rejection_summary(growing, ranking.rejections_of(names), member.load)
-                )
-                unfit[key] = reason
-                missing.append((member.uid, reason))
-                continue
             unfit.clear()
-            ask = request.profile.device_request
-            seats.append(
-                PlannedMember(
-                    member.uid, member.name, best, ask.totals, expected_gpus(growing.snapshot.states[best], ask)
-                )
-            )
+            gpus = expected_gpus(growing.snapshot.states[best], ask)
+            seats.append(PlannedMember(member.uid, member.name, best, ask.totals, gpus))
             growing.add_pod(best, request, member.load)
             anti_affinities.add_placed(best, anti_affinity)
-        return SinglePodPlan(tuple(seats), tuple(missing))
+        request_ids = {uid: self._request_id(shared[uid]) for uid, _ in missing if uid in shared}
+        return SinglePodPlan(tuple(seats), tuple(missing), request_ids)
+
+    def _request_id(self, request: Hashable) -> object:
+        """Return the object that stands for a request that did not fit."""
+        found = self._request_ids.pop(request, None) or object()
+        if len(self._request_ids) >= _REQUESTS:
+            del self._request_ids[next(iter(self._request_ids))]  # the one that was used longest ago
+        self._request_ids[request] = found
+        return found
 
 
 def _own_reason(member: Member) -> str:
@@ -136,9 +134,15 @@ class _GrowingSnapshot:
         self.siblings.update_nodes(table, names)
         self.change_log.add_names(changed)
 
-    def with_enough_free(self, names: Iterator[str], load: NodeLoad) -> Iterator[str]:
-        """Yield nodes with enough CPU, memory and pod slots for a pod."""
-        return (name for name in names if self.shortage_on(name, load) is None)
+    @property
+    def has_placed(self) -> bool:
+        """Return whether any pod was placed on this snapshot."""
+        return bool(self._placed_on)
+
+    def best_node(self, ranking: NodeRanking | PodRanking, names: AbstractSet[str], member: Member) -> str | None:
+        """Return the best of these nodes with enough CPU, memory and pod slots for a pod; None: no node suits."""
+        best_first = ranking.best_nodes(names, member.uid)
+        return next((name for name in best_first if self.shortage_on(name, member.load) is None), None)
 
     def shortage_on(self, name: str, load: NodeLoad) -> str | None:
         """Return what a node has too little of for a pod; None: nothing."""
@@ -195,14 +199,17 @@ class _AllowedNodes:
         return found
 
 
-def _rejection_summary(growing: _GrowingSnapshot, rejections: Mapping[str, str], load: NodeLoad) -> str:
+def _rejection(
+    growing: _GrowingSnapshot, ranking: NodeRanking | PodRanking, names: AbstractSet[str], member: Member
+) -> str:
     """Return the most frequent reason on nodes that have GPUs."""
+    rejections = ranking.rejections_of(names)
     if not rejections:
         return NOT_TAKEN
     states = growing.snapshot.states
     counts = Counter(
         # A ranking reports nodes whose GPUs fit as unknown nodes.
-        (reason == Reason.UNKNOWN_NODE.value and growing.shortage_on(name, load)) or reason
+        (reason == Reason.UNKNOWN_NODE.value and growing.shortage_on(name, member.load)) or reason
         for name, reason in rejections.items()
         if states[name].allocatable
     )

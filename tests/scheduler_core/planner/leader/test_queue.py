@@ -214,6 +214,16 @@ def test_requests_that_were_equal_and_may_differ_now_are_tried_one_by_one() -> N
     assert batches(queue, state=2) == [["b"], ["c"]]
 
 
+def test_single_pods_with_equal_requests_are_tried_together_once_they_may_fit() -> None:
+    queue, request_id = of(*(queued(f"pod.{each}") for each in "abc")), object()
+    for each in ("pod.a", "pod.b", "pod.c"):
+        queue.mark_unplaced(name(each), 1, request_id)
+
+    assert batches(queue, state=2, may_fit=lambda _: False) == []
+    assert batches(queue, state=2, may_fit=lambda _: False, every=True) == []
+    assert batches(queue, state=2) == [["pod.a", "pod.b", "pod.c"]]
+
+
 def test_a_gang_that_may_fit_where_others_with_an_equal_request_do_not_is_always_tried() -> None:
     queue, request_id = of(queued("a"), queued("b"), queued("c")), object()
     for each in "abc":

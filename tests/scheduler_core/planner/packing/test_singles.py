@@ -115,6 +115,28 @@ def test_pods_without_gpus_get_no_node() -> None:
     assert found.seats == (PlannedMember("uid-cpu", "cpu"),)
 
 
+def test_pods_that_fit_nowhere_share_an_object_if_their_requests_are_equal() -> None:
+    seen, placer = view(record("a", H100)), SinglePodPlacer()
+    large, other = [member(f"large-{at}", 9) for at in range(2)], member("other", 10)
+
+    first = placer.place_pods([*large, other], seen).request_ids
+    again = placer.place_pods([large[1]], seen).request_ids
+
+    assert first["uid-large-0"] is first["uid-large-1"] is again["uid-large-1"]
+    assert first["uid-other"] is not first["uid-large-0"]
+
+
+def test_a_reason_that_depends_on_the_batch_is_not_shared() -> None:
+    """The pods that were placed before may not be written, and other pods do not avoid these nodes."""
+    seen, placer = view(record("a", H100)), SinglePodPlacer()
+
+    after_another = placer.place_pods([member("first", 8), member("second", 8)], seen)
+    avoiding = placer.place_pods([member("first", 8)], seen, PlanOptions(avoid=frozenset({"a"})))
+
+    assert [uid for uid, _ in (*after_another.missing, *avoiding.missing)] == ["uid-second", "uid-first"]
+    assert (after_another.request_ids, avoiding.request_ids) == ({}, {})
+
+
 def test_without_any_gpu_node_the_reason_is_too_few_gpus() -> None:
     found = SinglePodPlacer().place_pods(crew(1), view(record("cpu", None)))
 
@@ -160,7 +182,9 @@ def test_a_batch_is_placed_independently_of_earlier_batches(seed: int) -> None:
         ]
         options = PlanOptions(avoid=frozenset(random.sample(list(nodes), random.choice((0, 0, 1)))))
 
-        assert placer.place_pods(members, seen, options) == SinglePodPlacer().place_pods(members, seen, options)
+        found, alone = (each.place_pods(members, seen, options) for each in (placer, SinglePodPlacer()))
+        assert found._replace(request_ids={}) == alone._replace(request_ids={})
+        assert found.request_ids.keys() == alone.request_ids.keys()
 
 
 def test_the_cache_of_rules_is_bounded() -> None:
