@@ -91,6 +91,7 @@ class GangPlanner:
         self._limited: dict[Hashable, LimitedNodes] = {}  # by ``resource_requests``
         self._candidates: dict[Hashable, Candidates] = {}  # by the rules of a request, the last used last
         self._inputs: tuple[object, ...] = ()  # of all requests
+        self._placed_members: object = ()  # on which the grouping of members depends
         self._diagnosed_at: dict[GangName, int] = {}  # of the result that each gang was given last
 
     def see_view(self, view: NodeView) -> None:
@@ -164,11 +165,13 @@ class GangPlanner:
         return _with_own_names(request, verdict)
 
     def _request(self, members: Sequence[Member], view: NodeView, options: PlanOptions) -> _Request | Unplaced:
-        inputs = (view.policy_of, options.levels, options.placed_members)
+        inputs = (view.policy_of, options.levels)
         if inputs != self._inputs:
             self._inputs, self._requests, self._verdicts = inputs, {}, {}
             self._results.clear()
             self._candidates.clear()
+        if options.placed_members != self._placed_members:  # results are kept: their keys have the excluded nodes
+            self._placed_members, self._requests = options.placed_members, {}
         name = members[0].gang_request.gang
         known = self._requests.pop(name, None)
         if known is not None and known.members is members and known.minimum == options.minimum and not options.placed:

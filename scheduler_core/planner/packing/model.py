@@ -103,6 +103,6 @@ class SinglePodPlan(NamedTuple):
 
     seats: tuple[PlannedMember, ...]  # in the order of the request
     missing: tuple[tuple[str, Reason | str], ...] = ()  # UID of a pod that fits no node, and the reason
-    # By UID: the same object for all pods in ``missing`` with equal requests. Left out: pods that may fit as soon as
-    # the plan is not carried out, and pods whose siblings or avoided nodes matter.
+    # By UID: the same object for all pods in ``missing`` with equal requests. Left out: pods that may fit if the
+    # plan is not carried out, and pods for which siblings, anti-affinity or avoided nodes matter.
     request_ids: Mapping[str, object] = {}

@@ -81,7 +81,7 @@ class SinglePodPlacer:
             policy = view.policy_of(request)
             adapted, ranking = growing.siblings.request_and_ranking(request, policy, growing.snapshot, self._rankings)
             key = (member.rules and member.rules.key, adapted.profile, policy, anti_affinity, member.load)
-            if not (growing.has_placed or options.avoid or isinstance(ranking, PodRanking)):
+            if not (growing.has_placed or options.avoid or any(anti_affinity) or isinstance(ranking, PodRanking)):
                 shared[member.uid] = key
             best = None if key in unfit else growing.best_node(ranking, names - excluded if excluded else names, member)
             if best is None:

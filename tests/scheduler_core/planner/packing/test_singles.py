@@ -132,9 +132,12 @@ def test_a_reason_that_depends_on_the_batch_is_not_shared() -> None:
 
     after_another = placer.place_pods([member("first", 8), member("second", 8)], seen)
     avoiding = placer.place_pods([member("first", 8)], seen, PlanOptions(avoid=frozenset({"a"})))
+    there = PlacedMember("a", member("there", role="x"))
+    apart = placer.place_pods([member("apart", role="y", refuses="x")], seen, PlanOptions(placed_members=(there,)))
 
-    assert [uid for uid, _ in (*after_another.missing, *avoiding.missing)] == ["uid-second", "uid-first"]
-    assert (after_another.request_ids, avoiding.request_ids) == ({}, {})
+    missing = [uid for found in (after_another, avoiding, apart) for uid, _ in found.missing]
+    assert missing == ["uid-second", "uid-first", "uid-apart"]
+    assert [found.request_ids for found in (after_another, avoiding, apart)] == [{}, {}, {}]
 
 
 def test_without_any_gpu_node_the_reason_is_too_few_gpus() -> None:
