@@ -15,7 +15,7 @@ from scheduler_core.planner.leader.queue import QueuedGang
 from scheduler_core.planner.packing.model import NodeView
 from scheduler_core.request.device_request import WHOLE
 
-_MAX_KEPT = 1 << 12  # gangs
+_MAX_KEPT = 1 << 13  # gangs
 
 
 class PlanState(NamedTuple):

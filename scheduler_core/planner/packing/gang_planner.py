@@ -39,8 +39,8 @@ from scheduler_core.request.pod_request import Strength
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
-_MAX_REQUESTS = 1 << 11  # gangs: those that were tried last
-_MAX_VERDICTS = 1 << 10  # different requests: later gangs share the verdicts of those that came last
+_MAX_REQUESTS = 1 << 13  # gangs: those that were tried last
+_MAX_VERDICTS = 1 << 12  # different requests: later gangs share the verdicts of those that came last
 _MAX_RESULTS = 64  # different requests with kept results, a megabyte each at most: those that were planned last
 _MAX_LIMITED = 64  # different requests of CPU, memory and devices with kept nodes that are short of these
 _MAX_CANDIDATES = 8  # different rules with kept candidates
