@@ -10,6 +10,8 @@ next event. So a wait does not depend on the load of the machine.
     --different     each gang that does not fit has a request of its own; otherwise there are four requests
     --together      these gangs arrive together with those that fit, so none of them was tried before
     --usable        the pods that end free GPUs that one member of a gang that does not fit could use
+    --singles       instead of each gang that does not fit a planned single pod: no node of its pool is free
+    --anti-affinity the first of them may not share a host with pods like itself
 
     mean, max   wait from the arrival until the first member is ungated, in seconds of that clock
     ratio       mean wait by the mean wait without gangs that do not fit
@@ -45,9 +47,9 @@ def main() -> None:
     options.add_argument("--nodes", type=int, nargs="+", default=NODES)
     options.add_argument("--unfit", type=int, nargs="+", default=UNFIT)
     for option in Case._fields:
-        options.add_argument(f"--{option}", action="store_true")
+        options.add_argument(f"--{option.replace('_', '-')}", action="store_true")
     asked = options.parse_args()
-    case = Case(asked.different, asked.together, asked.usable)
+    case = Case(**{option: getattr(asked, option) for option in Case._fields})
     print(f"{FIT} gangs that fit, {MEMBERS} x 8 GPUs each; every {1000 * EVENT_S:.0f} ms a GPU pod is replaced")
     print(f"{'nodes':>7} {'do not fit':>11} {'started':>8} {'mean s':>8} {'max s':>8} {'ratio':>7} {'CPU %':>8}")
     for nodes in asked.nodes:
@@ -71,6 +73,8 @@ class Case(NamedTuple):
     different: bool = False
     together: bool = False
     usable: bool = False
+    singles: bool = False
+    anti_affinity: bool = False
 
 
 class Fairness(Stage):
@@ -93,8 +97,12 @@ class Fairness(Stage):
         waiting = [
             gated(f"unfit-{gang}", 5 + gang % 4, at, priority=10, vram_mib=1 + gang if case.different else None)
             for gang in range(unfit)
-            for at in range(MEMBERS)
+            for at in range(1 if case.singles else MEMBERS)
         ]
+        for each in waiting if case.singles else ():
+            make_single(each)
+        for each in waiting[:MEMBERS] if case.anti_affinity else ():
+            refuse_own_kind(each)
         first = [gated("first", 8, at) for at in range(MEMBERS)]
         self._arriving = [gated(f"fit-{gang}", 8, at) for gang in range(FIT) for at in range(MEMBERS)]
         if case.together:
@@ -203,6 +211,21 @@ def gated(gang: str, gpus: int, rank: int, priority: int = 0, vram_mib: int | No
     pod["metadata"] |= {"name": f"{gang}-{rank}", "uid": f"uid-{gang}-{rank}", "annotations": annotations}
     pod["spec"]["priority"] = priority
     return pod
+
+
+def make_single(pod: Object) -> None:
+    """Make a member a planned single pod for a pool that has no nodes."""
+    del pod["metadata"]["annotations"][keys.POD_GANG.key], pod["metadata"]["annotations"][keys.POD_GANG_SIZE.key]
+    del pod["metadata"]["annotations"][keys.POD_GANG_REQUIRED.key]
+    pod["metadata"]["annotations"][keys.POD_PLANNED.key] = "true"
+    pod["spec"]["nodeSelector"] = {"pool": "other"}
+
+
+def refuse_own_kind(pod: Object) -> None:
+    """Give a pod a required anti-affinity by host to pods with its label."""
+    pod["metadata"]["labels"] = {"app": "apart"}
+    term = {"labelSelector": {"matchLabels": pod["metadata"]["labels"]}, "topologyKey": "kubernetes.io/hostname"}
+    pod["spec"]["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
 if __name__ == "__main__":
