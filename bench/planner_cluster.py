@@ -7,9 +7,7 @@ machine. There are no kubelets. ``--pool gated``: no extender needs to acknowled
                     scored and with its default sampling, in turns in one run (see ``bench/scheduler.py``). All pods
                     exist before the first pod is bound
     patches         planned pods, compared with the same pods ungated by a controller that sends the same patch and does
-                    nothing else, and by one that also watches pods (``bench/bare_controller.py``), in turns in one run.
-                    ``--own-core``: this controller and the planner have a core without other work, as where the API
-                    server and etcd are on other machines; all other processes share the other cores
+                    nothing else, and by one that also watches pods (``bench/bare_controller.py``), in turns in one run
     small gangs     gangs of 4 pods with 1 GPU, a number per minute; the oldest complete gangs are deleted. Measured are
                     the waiting time of each gang, and the planner's writes, from the API server's audit log
 
@@ -53,7 +51,6 @@ POLL_S = 0.1
 PATIENCE_S = 300.0
 ALL, SAMPLED, PLANNED = "all nodes", "default sampling", "planned"
 PATCHES, WATCHING = "patches only", "patches and watch"
-ON_OWN_CORE: list[str] = []  # the beginning of the command of the controller or planner
 WORKLOADS = {"1 GPU each": (1,), "1, 2, 1 and 4 GPUs in turn": (1, 2, 1, 4)}
 
 
@@ -66,13 +63,7 @@ def main() -> None:
     options.add_argument("--pods", type=int, default=PODS)
     options.add_argument("--rounds", type=int, default=ROUNDS)
     options.add_argument("--minutes", type=float, default=MINUTES)
-    options.add_argument("--own-core", action="store_true")
     asked = options.parse_args()
-    if asked.own_core:
-        *others, own = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, others)  # of all processes that this one starts
-        ON_OWN_CORE.extend(("taskset", "-c", str(own)))
-        planners.COMMAND[:0] = ON_OWN_CORE
     if asked.only != "gangs":
         with populated(asked.nodes) as cluster:
             ways = (PATCHES, WATCHING, PLANNED) if asked.only == "patches" else (ALL, SAMPLED, PLANNED, PATCHES)
@@ -163,7 +154,7 @@ def bare_controller(cluster: Cluster, *arguments: str) -> Iterator[Server]:
     program = [sys.executable, str(Path(__file__).with_name("bare_controller.py")), *arguments]
     server = Server(
         "bare controller",
-        [*ON_OWN_CORE, *program],
+        program,
         folder / "logs" / "bare.log",
         os.environ | {"KUBECONFIG": str(kubeconfig)},
     )
