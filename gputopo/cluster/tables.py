@@ -175,10 +175,10 @@ def _gpus(pod: PodGpus) -> Cell:
         return Cell(f"{pod.count}, missing: {_few(pod.missing)}", "bad")
     if pod.gpus is None:
         return Cell(f"{pod.count}, indices: {UNKNOWN}")
-    return Cell(_names(pod.gpus) + (" (shared)" if pod.shared else ""))
+    return Cell(_cached_gpu_names(pod.gpus) + (" (shared)" if pod.shared else ""))
 
 
-_names = lru_cache(maxsize=1 << 10)(gpu_names)
+_cached_gpu_names = lru_cache(maxsize=1 << 10)(gpu_names)
 
 
 def _gpus_by_island(pod: PodGpus) -> str:

@@ -255,7 +255,8 @@ class GangQueue:
         """Yield in order what to try now: a gang, or consecutive single pods of one priority.
 
         Of gangs that did not fit, it yields only those that may fit since. Of those with equal requests it yields only
-        the first: where it does not fit, none does. The exceptions are in ``rules``.
+        the first: where it does not fit, none does; of single pods all, to plan them together. The exceptions are in
+        ``rules``.
 
         ``state``: the state for ``mark_unplaced``.
         """

@@ -71,14 +71,14 @@ class AntiAffinities:
     def _relation(self, pod: Member, terms: Mapping[_TermKey, PodAffinityTerm]) -> AntiAffinity:
         """Return the pod's relation to its own terms, and by which of ``terms`` it is selected."""
         if not self._terms:
-            return _NONE
+            return NO_RELATION
         rejects = (self._numbers[key] for key, _ in _terms_of(pod) if key in self._numbers)
         matched_by = (self._numbers[key] for key, term in terms.items() if _selects(key.namespace, term, pod))
         return AntiAffinity(frozenset(rejects), frozenset(matched_by))
 
     def add_placed(self, node: str, anti_affinity: AntiAffinity) -> None:
         """Add a pod that has been placed."""
-        if anti_affinity != _NONE:
+        if anti_affinity != NO_RELATION:
             self._placed.append((node, anti_affinity))
 
     def excluded_nodes(self, anti_affinity: AntiAffinity) -> frozenset[str]:
@@ -86,7 +86,7 @@ class AntiAffinities:
         return frozenset(node for node, other in self._placed if are_conflicting(anti_affinity, other))
 
 
-_NONE = AntiAffinity()
+NO_RELATION = AntiAffinity()
 
 
 def are_conflicting(one: AntiAffinity, other: AntiAffinity) -> bool:

@@ -21,7 +21,7 @@ from scheduler_core.cache.node_record import with_pod
 from scheduler_core.cache.node_table import ClusterSnapshot, state_if
 from scheduler_core.evaluation.ranking import NodeRanking, PodRanking, Rankings
 from scheduler_core.planner.gang.member import Member
-from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON, AntiAffinities
+from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON, NO_RELATION, AntiAffinities
 from scheduler_core.planner.packing.bandwidth import expected_gpus
 from scheduler_core.planner.packing.free_resources import free_resources
 from scheduler_core.planner.packing.model import DEFAULT_OPTIONS, NodeView, PlanOptions, SinglePodPlan
@@ -77,17 +77,19 @@ class SinglePodPlacer:
                 seats.append(PlannedMember(member.uid, member.name))
                 continue
             anti_affinity, names = anti_affinities.anti_affinity_of(member), nodes.nodes_for(member.rules)
-            excluded = names & anti_affinities.excluded_nodes(anti_affinity)
-            policy = view.policy_of(request)
+            excluded, policy = names & anti_affinities.excluded_nodes(anti_affinity), view.policy_of(request)
             adapted, ranking = growing.siblings.request_and_ranking(request, policy, growing.snapshot, self._rankings)
             key = (member.rules and member.rules.key, adapted.profile, policy, anti_affinity, member.load)
-            if not (growing.has_placed or options.avoid or any(anti_affinity) or isinstance(ranking, PodRanking)):
+            depends_on_others = anti_affinity != NO_RELATION or isinstance(ranking, PodRanking)
+            if not (depends_on_others or growing.has_placed or options.avoid):
                 shared[member.uid] = key
             best = None if key in unfit else growing.best_node(ranking, names - excluded if excluded else names, member)
             if best is None:
                 if key not in unfit:
                     is_excluded = growing.best_node(ranking, excluded, member) is not None
-                    unfit[key] = ANTI_AFFINITY_REASON if is_excluded else _rejection(growing, ranking, names, member)
+                    unfit[key] = (
+                        ANTI_AFFINITY_REASON if is_excluded else _most_frequent_reason(growing, ranking, names, member)
+                    )
                 missing.append((member.uid, unfit[key]))
                 continue
             unfit.clear()
@@ -199,7 +201,7 @@ class _AllowedNodes:
         return found
 
 
-def _rejection(
+def _most_frequent_reason(
     growing: _GrowingSnapshot, ranking: NodeRanking | PodRanking, names: AbstractSet[str], member: Member
 ) -> str:
     """Return the most frequent reason on nodes that have GPUs."""
