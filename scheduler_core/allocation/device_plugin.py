@@ -93,6 +93,14 @@ def crashes_on_links(shape: MachineShape, free: int, size: int) -> bool:
     return size > 1 and any(pair & free == pair for pair in shape.one_sided_links)
 
 
+def can_crash(shape: MachineShape, among: int, size: int) -> bool:
+    """Return whether the plugin may crash on a request for ``size`` GPUs if it is offered some of these GPUs."""
+    if crashes_on_links(shape, among, size):
+        return True
+    views = range(len(shape.points or ())) if 1 < size < among.bit_count() else ()
+    return any(_padded_may_win(_Search(shape, view, size)) for view in views)
+
+
 def search_work(shape: MachineShape, free: int, size: int) -> int:
     """Return how many sets the search visits; more than ``most_work``: it is not done."""
     if not _is_searched(shape, free.bit_count(), size):
@@ -129,6 +137,25 @@ def _are_alike(search: _Search, free: int) -> bool:
     assert search.shape.points is not None
     points, members = search.shape.points[search.view], member_places(free)
     return len({points[one][other] for at, one in enumerate(members) for other in members[:at]}) == 1
+
+
+@lru_cache(maxsize=1 << 12)
+def _padded_may_win(search: _Search) -> bool:
+    """Return whether a padded set may have as many points as a full one; True also where there are many sets.
+
+    A padded set has at least one GPU less, and points are not negative.
+    """
+    full, padded = (_all_points(search, size) for size in (search.size, search.size - 1))
+    return full is None or padded is None or min(full) <= max(padded)
+
+
+def _all_points(search: _Search, size: int) -> set[int] | None:
+    """Return the points of all sets of this size; None: there are too many sets."""
+    whole, most = search.shape.whole, _MOST_WORK_WITHOUT_SYMMETRY
+    sets: Iterable[int] | None = search.shape.symmetry.representatives(whole, size, most)
+    if sets is None and count_subsets(whole, size) <= most:
+        sets = subsets(whole, size)
+    return None if sets is None else {_points(search.shape, search.view, each) for each in sets}
 
 
 def _best_with(search: _Search, free: int, required: int) -> set[int] | None:
@@ -211,7 +238,7 @@ def _winning_sets(search: _Search, free: int) -> tuple[set[int] | None, bool]:
 
     None: there are too many, or they are unknown.
     """
-    may_be_padded = free.bit_count() % search.size > 0
+    may_be_padded = free.bit_count() % search.size > 0 and _padded_may_win(search)
     if _work(search, free) > most_work(search.shape):
         return None, may_be_padded
     winners = _winners(search, free)

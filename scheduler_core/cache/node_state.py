@@ -202,6 +202,19 @@ def with_owner_pods(state: NodeState, owner_pods: OwnerPods) -> NodeState:
     return msgspec.structs.replace(state, owner_pods=owner_pods)
 
 
+@recent_results(1 << 12)
+def with_any_free_gpus(state: NodeState, colocation: Colocation) -> NodeState:
+    """Return the state of a node with whole GPUs if nothing is known of which are free; one object for equal arguments.
+
+    Only GPUs that a pod surely holds are not free.
+    """
+    assert state.free is not None
+    admissions = state.open_admissions
+    among = state.free.among if admissions is None else admissions.start | union(admissions.releases)
+    free = SomeSet(among, state.free_devices(WHOLE))
+    return msgspec.structs.replace(state, free=free, open_admissions=None, colocation=colocation)
+
+
 @recent_results(1 << 14)
 def with_proximity(state: NodeState, proximity: Proximity) -> NodeState:
     """Return the state of a node that is so near to siblings; one object for equal arguments."""

@@ -58,6 +58,7 @@ class Evaluator(RecentResults[NodeState, Evaluation]):
         filtered = filtered._replace(device_request=filtered.device_request._replace(cpu_milli=0))
         reason = _cached_reasons(filtered, policy)
         self._may_exchange = not _names_places(profile, policy)
+        self.rejection = reason
         super().__init__(partial(_evaluate_with, reason, score, self._may_exchange), max_states)
 
     def may_take_long(self, state: NodeState) -> bool:

@@ -6,6 +6,8 @@ every subset of the in-flight pods that may come to it. A subset that leaves too
 kube-scheduler would not have offered the node. Pods that are equal for other pods on a node are interchangeable.
 kube-scheduler does not know reservations: on a node with reservations, all pods in flight to it must leave enough
 devices.
+
+First comes one check that suffices on most machines: the node fits whichever of its free GPUs the pod gets.
 """
 
 from __future__ import annotations
@@ -14,20 +16,34 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import takewhile
+from typing import Protocol
 
 from gputopo.labels.reasons import Reason
+from scheduler_core.allocation.device_plugin import can_crash
 from scheduler_core.allocation.numa_alignment import KubeletModel
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.assumed_pods import AssumedPod
+from scheduler_core.cache.colocation import colocation_of
 from scheduler_core.cache.node_record import NodeRecord
-from scheduler_core.cache.node_state import NodeState
+from scheduler_core.cache.node_state import NodeState, with_any_free_gpus
 from scheduler_core.cache.node_table import ClusterSnapshot, state_if
 from scheduler_core.evaluation.score import Score
+from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodProfile, Strength
 
 MAX_CASES = 32  # different subsets on one node, each up to 13 ms with 16 GPUs: with more, the node does not fit
 
-StateEvaluator = Callable[[NodeState], Reason | Score]
+
+class StateEvaluator(Protocol):
+    """Evaluates the states of nodes for pods of one profile (``evaluate.Evaluator``)."""
+
+    policy: Policy
+
+    def __call__(self, state: NodeState, /) -> Reason | Score:
+        """Return the reason against a node in this state, or its score."""
+
+    def rejection(self, state: NodeState) -> Reason | None:
+        """Return the reason against a node in this state; None: it fits."""
 
 
 def fits_with_all(
@@ -49,6 +65,9 @@ def fits_with_all(
     if not (profile.has_hard_constraints or can_break(state)):
         return leaves_enough(profile, state, coming)
     record = snapshot.records[name]
+    enough = state.unreserved is None or leaves_enough(profile, state, coming)
+    if enough and fits_with_any_gpus(profile, state, record.pods, coming, evaluator):
+        return True
     cases = _cases(profile, record, state.kubelet, coming)
     if cases is None:
         return False
@@ -58,6 +77,34 @@ def fits_with_all(
         if not isinstance(evaluator(state_if(snapshot, name, (*record.pods, *pods))), Score):
             return False
     return True
+
+
+def fits_with_any_gpus(
+    profile: PodProfile,
+    state: NodeState,
+    others: Iterable[Occupant],
+    coming: Iterable[Occupant],
+    evaluator: StateEvaluator,
+) -> bool:
+    """Return whether a node with enough devices surely fits, whichever GPUs the kubelet gives to which pod.
+
+    ``others``: the pods on the node. ``coming``: those in flight. False also where more than the GPUs matters: NICs,
+    shared GPUs, extensions, a Topology Manager that rejects pods.
+    """
+    shape, policy = state.shape, evaluator.policy
+    if shape is None or state.free is None or state.kubelet.rejects or policy.filters:
+        return False
+    if state.honours_gpu_choice or state.shared_gpus is not None or profile.constraints.nic is Strength.REQUIRED:
+        return False
+    if any(pod.profile.requires_shape for pod in coming):
+        return False
+    unknown = with_any_free_gpus(state, colocation_of((*others, *coming)))
+    assert unknown.free is not None
+    kept = (profile, *state.unadmitted_profiles)
+    sizes = {step.devices for each in kept for step in each.device_request.whole_gpu_steps}
+    if any(can_crash(shape, unknown.free.among, size) for size in sizes):
+        return False
+    return evaluator.rejection(unknown) is None
 
 
 def _cases(

@@ -26,6 +26,7 @@ from scheduler_core.cache.node_state import NodeState
 from scheduler_core.cache.node_table import ClusterSnapshot, state_if
 from scheduler_core.cache.reservations import ActiveReservation, ReservationIndex
 from scheduler_core.evaluation.evaluate import evaluator_for
+from scheduler_core.evaluation.in_flight import fits_with_any_gpus, leaves_enough
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodProfile
 
@@ -117,14 +118,18 @@ def _fit(
     """Return whether these members fit on their node, where they count already."""
     present = [pod for pod in snapshot.records[node].pods if not is_hold(pod.uid)]
     cases = _cases(coming)
-    if cases is None:
-        return False
     uid_by_kind: dict[tuple[PodProfile, Policy], str] = {
         (each.occupant.profile, policy_of(each)): each.key for each in members
     }
     for (profile, policy), uid in uid_by_kind.items():
         evaluator = evaluator_for(profile, policy)
         others = [pod for pod in present if pod.uid != uid]
+        state = _state(snapshot, node, uid, others)
+        enough = leaves_enough(profile, state, coming)
+        if enough and fits_with_any_gpus(profile, state, others, coming, evaluator):
+            continue
+        if cases is None:
+            return False
         states = (_state(snapshot, node, uid, (*others, *case)) for case in cases)
         if any(isinstance(evaluator(state), Reason) for state in states):
             return False

@@ -8,16 +8,18 @@ from random import Random
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gputopo.crd.nodegpus import KubeletFacts
 from gputopo.labels.reasons import Reason
+from gputopo.model import NodeTopology
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.assumed_pods import AssumedPod
+from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_state import NodeState
 from scheduler_core.cache.node_table import ClusterSnapshot, snapshot_of, state_if
-from scheduler_core.evaluation.evaluate import evaluator_for
+from scheduler_core.evaluation.evaluate import Evaluator, evaluator_for
 from scheduler_core.evaluation.in_flight import fits_with_all
 from scheduler_core.evaluation.score import Score
 from scheduler_core.policy.policy import Policy
@@ -73,8 +75,39 @@ def test_of_more_subsets_than_can_be_tried_none_is_assumed_to_fit() -> None:
     known = snapshot_of([record(name, EIGHT, held={}) for name in ("a", "b")], NOW, POLICY)
     different = [occupant(f"p-{at}", 1, isolation="required", min_vram=f"{at + 1}Gi") for at in range(6)]
 
-    assert is_firm(profile(2, island="required"), known, *different[:5])
-    assert not is_firm(profile(2, island="required"), known, *different)
+    assert is_firm(profile(2, nic="required"), known, *different[:5])
+    assert not is_firm(profile(2, nic="required"), known, *different)
+
+
+LAYOUTS = [(1,), (2,), (1, 1), (3,), (2, 1), (1, 2), (1, 1, 1), (4,)]  # GPUs of each container
+
+
+@pytest.mark.parametrize("machine", ["hgx_h100", "dgx2"])
+@pytest.mark.parametrize("policy", ["none", "best-effort"])
+def test_pods_of_many_layouts_do_not_keep_a_required_island_away(machine: str, policy: str) -> None:
+    known = snapshot_of(_with_kubelet(policy, MACHINES[machine]()), NOW, POLICY)
+    mixed = [_with_layout(f"p-{at}", each) for at, each in enumerate(LAYOUTS)]
+
+    assert is_firm(profile(2, island="required"), known, *mixed)
+    assert not is_firm(profile(2, numa="required"), known, *mixed)
+
+
+def _with_layout(name: str, gpus: tuple[int, ...]) -> Occupant:
+    pod = occupant(name, 1)
+    request = pod.profile.device_request._replace(
+        steps_by_resource=(("nvidia.com/gpu", tuple(map(ContainerStep, gpus))),)
+    )
+    return pod._replace(profile=pod.profile._replace(device_request=request))
+
+
+def _with_kubelet(policy: str, topology: NodeTopology) -> list[NodeRecord]:
+    found = []
+    for name in ("a", "b"):
+        node = record(name, topology, held={})
+        assert node.gpus is not None
+        facts = msgspec.structs.replace(node.gpus, kubelet=KubeletFacts(policy, "container"))
+        found.append(msgspec.structs.replace(node, gpus=facts))
+    return found
 
 
 def test_pods_of_all_workloads_do_not_keep_a_required_island_away() -> None:
@@ -95,15 +128,9 @@ def test_pods_from_which_the_pod_must_be_isolated_keep_it_away(kind: str, fits: 
 
 @pytest.mark.parametrize(("policy", "fits"), [("none", True), ("restricted", False)])
 def test_the_memory_of_pods_matters_only_where_the_kubelet_aligns_it(policy: str, fits: bool) -> None:
-    records = []
-    for name in ("a", "b"):
-        node = record(name, EIGHT, held={})
-        assert node.gpus is not None
-        facts = msgspec.structs.replace(node.gpus, kubelet=KubeletFacts(policy, "container"))
-        records.append(msgspec.structs.replace(node, gpus=facts))
     pods = [_with_memory(occupant(f"p-{at}", 1), at + 1) for at in range(8)]
 
-    assert is_firm(profile(2, island="required"), snapshot_of(records, NOW, POLICY), *pods) is fits
+    assert is_firm(profile(2, island="required"), snapshot_of(_with_kubelet(policy, EIGHT), NOW, POLICY), *pods) is fits
 
 
 def _with_memory(pod: Occupant, memory: int) -> Occupant:
@@ -112,15 +139,20 @@ def _with_memory(pod: Occupant, memory: int) -> Occupant:
 
 
 @given(seed=st.integers(0, 10**9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_node_fits_exactly_with_all_subsets_that_kube_scheduler_may_bind_there(seed: int) -> None:
     random = Random(seed)
-    topology = MACHINES[random.choice(("a100_bridged", "hgx_h100", "v100_ring"))]()
+    topology = MACHINES[random.choice(("a100_bridged", "hgx_h100", "v100_ring", "dgx1", "dgx_a100"))]()
     coming = [occupant(f"p-{at}", random.choice((1, 1, 2, 4))) for at in range(random.randint(1, 4))]
-    there = [occupant("there", random.choice((1, 2)))] if random.random() < 0.5 else []
-    known = snapshot_of([record(name, topology, held={}, pods=there) for name in ("a", "b")], NOW, POLICY)
-    asked = profile(random.choice((2, 3, 4)), island="required")
+    shaped = {"island": "required"} if random.random() < 0.5 else {}
+    there = [occupant("there", random.choice((1, 2)), **shaped)] if random.random() < 0.5 else []
+    policy = random.choice(("none", "best-effort", "single-numa-node"))
+    nodes = [msgspec.structs.replace(each, pods=tuple(there)) for each in _with_kubelet(policy, topology)]
+    known = snapshot_of(nodes, NOW, POLICY)
+    wishes = [{"island": "required"}, {"numa": "required"}, *([{}] if there and shaped else [])]
+    asked = profile(random.choice((2, 3, 4)), **random.choice(wishes))
     evaluator = evaluator_for(asked, POLICY)
+    assume(isinstance(evaluator(known.states["a"]), Score))
     total = len(topology.gpus) - asked.gpus - sum(pod.profile.gpus for pod in there)
     subsets = [
         pods
@@ -151,15 +183,15 @@ def test_constraint_of_another_pod_is_kept() -> None:
 
 def test_a_check_can_be_ended_and_goes_on_with_the_kept_results() -> None:
     held = [AssumedPod(pod, frozenset({"a", "b"}), inf) for pod in (SINGLES[0], *TWO[:1])]
-    evaluated, evaluator = list[NodeState](), evaluator_for(PAIR, POLICY)
-    known = table()
+    evaluated, known = list[NodeState](), table()
+
+    class Recording(Evaluator):
+        def __call__(self, state: NodeState) -> Reason | Score:
+            evaluated.append(state)
+            return super().__call__(state)
 
     def check(*may_continue: bool) -> bool | None:
-        def evaluate(state: NodeState) -> Reason | Score:
-            evaluated.append(state)
-            return evaluator(state)
-
-        return fits_with_all(PAIR, known, "a", held, evaluate, iter(may_continue).__next__)
+        return fits_with_all(PAIR, known, "a", held, Recording(PAIR, POLICY), iter(may_continue).__next__)
 
     assert check(False) is None
     assert evaluated == []

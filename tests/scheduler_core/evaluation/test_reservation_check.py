@@ -150,13 +150,19 @@ def test_capacity_holds_do_not_block_a_reservation() -> None:
     assert acknowledgement(stage, stage.write_ledger((room, HELD), (gang, PROPOSED))).blocked == ()
 
 
-def test_too_many_in_flight_pods_block_a_reservation() -> None:
-    """Seven kinds of pods are 128 cases."""
-    stage = FakeScheduler.synced_with_reservations({"a": H100, "b": H100}, *members(1, 1))
+@pytest.mark.parametrize(
+    ("wish", "blocked"),
+    [
+        pytest.param({"island": "required"}, (), id="any GPUs will do"),
+        pytest.param({"nic": "required"}, ("uid-g",), id="which GPUs they get may matter: 128 cases"),
+    ],
+)
+def test_seven_kinds_of_in_flight_pods(wish: dict[str, str], blocked: tuple[str, ...]) -> None:
+    stage = FakeScheduler.synced_with_reservations({"a": H100, "b": H100}, pod_update("m0", 1, **wish))
     for at in range(7):
         stage.filter(unbound_pod(f"x{at}", 1, min_vram=f"{at + 1}Gi"))
 
-    assert acknowledgement(stage, stage.write_ledger((plan("g", {"m0": ("a", 1)}), PROPOSED))).blocked == ("uid-g",)
+    assert acknowledgement(stage, stage.write_ledger((plan("g", {"m0": ("a", 1)}), PROPOSED))).blocked == blocked
 
 
 def test_results_are_kept_until_the_node_changes() -> None:
