@@ -22,8 +22,9 @@ from scheduler_core.planner.commit.actions import CreateReservation
 from scheduler_core.planner.gang.disruption import ends_within
 from scheduler_core.planner.gang.gang import FINISHED_PHASES
 from scheduler_core.planner.gang.member import GangName, Member
-from scheduler_core.planner.leader.capacity_holds import CapacityHolds, ignored_holds
+from scheduler_core.planner.leader.capacity_holds import CapacityHolds
 from scheduler_core.planner.leader.context import TermContext
+from scheduler_core.planner.leader.equal_requests import ignored_holds
 from scheduler_core.planner.leader.expected_ends import ExpectedEnds
 from scheduler_core.planner.leader.hold_limits import CapacityHold
 from scheduler_core.planner.leader.plan_task import BackfillTable, is_batch

@@ -18,7 +18,7 @@ from scheduler_core.planner.leader.context import TermContext
 from scheduler_core.planner.leader.events import refused_events, unplaced_events
 from scheduler_core.planner.leader.in_progress import InProgress
 from scheduler_core.planner.leader.queue import GangQueue
-from scheduler_core.planner.packing.model import Unplaced
+from scheduler_core.planner.packing.model import RequestId, Unplaced
 from scheduler_core.policy.limits import LimitReached
 from scheduler_core.runtime.event_writer import EventDraft
 
@@ -63,7 +63,7 @@ class GangBacklog:
         return self.queue.limit_reached(name) or in_progress.limit_reached(name.namespace, limits)
 
     def mark_unplaced(
-        self, name: GangName, unplaced: Unplaced, state: Hashable, request_id: object | None = None
+        self, name: GangName, unplaced: Unplaced, state: Hashable, request_id: RequestId | None = None
     ) -> None:
         """Record that no place was found for a gang, on this state. ``request_id``: as in ``UnfitState``."""
         is_known = self.unplaced.get(name) == unplaced

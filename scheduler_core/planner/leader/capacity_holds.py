@@ -20,6 +20,7 @@ from scheduler_core.planner.commit.actions import CreateReservation, reserved_ga
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.context import TermContext
+from scheduler_core.planner.leader.equal_requests import ignored_holds, is_ignored
 from scheduler_core.planner.leader.hold_candidates import PodEnds
 from scheduler_core.planner.leader.hold_limits import CapacityHold, HoldLimits
 from scheduler_core.planner.leader.hold_search import HoldResult, other_pods
@@ -294,7 +295,7 @@ class CapacityHolds:
     ) -> HoldRequest:
         """Return a request on all nodes without holds of other gangs of the same or a higher priority."""
         gang, records = waiting.gang, self._view.cache.snapshot.records
-        others = [each for each in holds if not _is_ignored(each, gang)]
+        others = [each for each in holds if not is_ignored(each, gang)]
         taken = nodes_of_other_holds(gang, others)
         self._avoided_holds[gang.name] = frozenset(each.reservation.key for each in others)
         nodes = tuple(name for name in self._view.rules if name in records and name not in taken)
@@ -305,18 +306,9 @@ class CapacityHolds:
         return None if found == -inf else found
 
 
-def ignored_holds(gang: Gang, holds: Iterable[CapacityHold]) -> frozenset[str]:
-    """Return the UIDs of the holds whose capacity a gang may use: its own, and holds of lower priorities."""
-    return frozenset(each.reservation.key for each in holds if _is_ignored(each, gang))
-
-
 def nodes_of_other_holds(gang: Gang, holds: Iterable[CapacityHold]) -> set[str]:
     """Return the nodes of holds whose capacity a gang may not use: nothing is held or evicted for it there."""
-    return set[str]().union(*(each.nodes for each in holds if not _is_ignored(each, gang)))
-
-
-def _is_ignored(hold: CapacityHold, gang: Gang) -> bool:
-    return hold.gang == gang.name or hold.priority < gang.priority
+    return set[str]().union(*(each.nodes for each in holds if not is_ignored(each, gang)))
 
 
 def _covers(hold: CapacityHold, waiting: QueuedGang) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import NamedTuple
 
+from scheduler_core.cache.node_record import is_hold
+from scheduler_core.cache.node_table import ClusterSnapshot
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.leader.queue import QueuedGang
@@ -48,8 +50,7 @@ class ChangedNodes:
         if not changes.since:
             return
         for name in changes.since:
-            state = table.states.get(name)
-            self._generations[0 if state is None else state.free_devices(WHOLE)] = generation
+            self._generations[_free_gpus(table, name)] = generation
         self._gpus = sorted(self._generations)
         self._latest = [0] * len(self._gpus)
         latest = 0
@@ -74,3 +75,13 @@ class ChangedNodes:
             known = gang.ready, min((dict(each.devices).get(WHOLE, 0) for each in gang.ready), default=0)
             self._least[gang.name] = known
         return known[1]
+
+
+def _free_gpus(table: ClusterSnapshot, name: str) -> int:
+    """Return the free GPUs of a node for a gang that ignores all holds on it."""
+    state = table.states.get(name)
+    if state is None:
+        return 0
+    if state.unreserved is not None and any(map(is_hold, table.records[name].reserved)):
+        state = state.unreserved
+    return state.free_devices(WHOLE)

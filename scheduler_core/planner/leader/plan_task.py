@@ -21,7 +21,7 @@ from scheduler_core.planner.leader.queue import QueuedGang
 from scheduler_core.planner.leader.queue_order import QueueOrder
 from scheduler_core.planner.packing.anti_affinity import PlacedMember
 from scheduler_core.planner.packing.gang_planner import GangPlanner
-from scheduler_core.planner.packing.model import Levels, NodeView, PlanOptions, TableVariant, Unplaced
+from scheduler_core.planner.packing.model import Levels, NodeView, PlanOptions, RequestId, TableVariant, Unplaced
 from scheduler_core.planner.packing.singles import SinglePodPlacer
 from scheduler_core.request.pod import SINGLE_PODS_PREFIX
 
@@ -60,7 +60,7 @@ class PlanTask(NamedTuple):
     resume_at: QueueOrder | None = None  # of the last result
     finds_reasons_again: bool = False  # of gangs that still do not fit, where nodes have changed
     backfills: Mapping[GangName, tuple[BackfillTable, ...]] = {}  # for gangs that fit nowhere else
-    may_differ: AbstractSet[GangName] = frozenset()  # see ``equal_requests``
+    apart: AbstractSet[GangName] = frozenset()  # gangs whose results count for no other gang: see ``equal_requests``
 
 
 class PlanMemory:
@@ -84,7 +84,7 @@ class PlanResult(NamedTuple):
     created: tuple[CreateReservation, ...] = ()
     gangs: tuple[GangName, ...] = ()  # with a place in these reservations
     unplaced: Mapping[GangName, Unplaced] = {}
-    request_ids: Mapping[GangName, object] = {}  # of gangs in ``unplaced``: the same object for equal requests
+    request_ids: Mapping[GangName, RequestId] = {}  # of gangs in ``unplaced``: the same one for equal requests
     exact: bool = False
     steps: int = 0
     resume_at: QueueOrder | None = None  # the first gang that did not fit before and was not tried for lack of time
@@ -111,7 +111,7 @@ def run_plan(task: PlanTask, memory: PlanMemory | None = None) -> PlanResult:
 
 def _plan_batches(task: PlanTask, memory: PlanMemory) -> PlanResult:
     """Plan gangs that did not fit before for a part of the time, from where the last task stopped."""
-    unplaced, request_ids = dict[GangName, Unplaced](), dict[GangName, object]()
+    unplaced, request_ids = dict[GangName, Unplaced](), dict[GangName, RequestId]()
     steps, resume_at = 0, None
     # Gangs that did not fit before and come before that place in the queue are tried last.
     batches = sorted(task.batches, key=lambda each: _is_retry(each) and each[0].order < (task.resume_at or ()))
@@ -203,7 +203,7 @@ def _plan_gang(
     view = task.view.with_table(task.tables_without_holds.get(gang.name))
     found = planner.plan_gang(gang.ready, view, options, diagnose=diagnose, again=again)
     if isinstance(found, Unplaced):
-        request_id = None if gang.name in task.may_differ else planner.request_id(gang.name)
+        request_id = None if gang.name in task.apart else planner.request_id(gang.name, view.ignored_holds)
         request_ids = {} if request_id is None else {gang.name: request_id}
         return PlanResult(unplaced={gang.name: found}, request_ids=request_ids, steps=found.steps)
     attempt = waiting.rollbacks + 1
@@ -253,7 +253,7 @@ def _plan_single_pods(task: PlanTask, batch: Sequence[QueuedGang], placer: Singl
     missing = ((members[uid], reason) for uid, reason in found.missing)
     unplaced = {gang.name: Unplaced(_NOWHERE, ((gang.ready[0].name, reason),)) for gang, reason in missing}
     names = ((members[uid].name, request_id) for uid, request_id in found.request_ids.items())
-    request_ids = {name: request_id for name, request_id in names if name not in task.may_differ}
+    request_ids = {name: request_id for name, request_id in names if name not in task.apart}
     if not found.seats:
         return PlanResult(unplaced=unplaced, request_ids=request_ids)
     gangs = [members[seat.uid] for seat in found.seats]

@@ -35,6 +35,7 @@ from scheduler_core.planner.gang.conventions import is_single_pod_gang
 from scheduler_core.planner.gang.gang import Gang, GangPhase, devices_of
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.queue_order import LimitedOrder, QueueOrder
+from scheduler_core.planner.packing.model import NO_HOLDS, RequestId
 from scheduler_core.policy.limits import DEFAULT_LIMITS, GangLimits, LimitReached
 
 _MAX_DOUBLINGS = 30  # enough for any back-off; bounds the power
@@ -60,7 +61,8 @@ class TrialRules(NamedTuple):
     most: int = 256  # single pods in a batch
     apart: Container[GangName] = ()  # single pods, each in a batch of its own
     wanted: Callable[[Gang], bool] = lambda _: True  # other gangs are skipped, and do not count towards ``most``
-    may_differ: Callable[[Gang], bool] = lambda _: False  # see ``equal_requests``: these gangs are always tried
+    # The UIDs of the holds that a gang ignores; None: no result of another gang counts for it (``equal_requests``).
+    ignored_holds: Callable[[Gang], frozenset[str] | None] = lambda _: NO_HOLDS
     may_fit: Callable[[QueuedGang], bool] = lambda _: True  # of gangs that did not fit: see ``changed_nodes``
     every: bool = False  # also all other gangs that did not fit, except single pods, to find their reasons again
 
@@ -75,8 +77,8 @@ class UnfitState:
     ``QueuedGang`` objects stay valid.
     """
 
-    def __init__(self, state: Hashable, request_id: object | None = None) -> None:
-        """``request_id``: the same object for all gangs with equal requests; None: the gang has no such object."""
+    def __init__(self, state: Hashable, request_id: RequestId | None = None) -> None:
+        """``request_id``: the same one for all gangs with equal requests; None: the result counts for one gang."""
         self.state, self.request_id = state, request_id
 
 
@@ -132,7 +134,7 @@ class GangQueue:
         self._hand_over_candidates: set[GangName] = set()  # queued gangs
         self._positions = LimitedOrder()
         self._names: Sequence[GangName] = ()  # of ``ordered``
-        self._shared_states = WeakValueDictionary[object, UnfitState]()  # by ``UnfitState.request_id``
+        self._shared_states = WeakValueDictionary[RequestId, UnfitState]()  # by ``UnfitState.request_id``
 
     def update_gang(self, gang: Gang, now: float) -> None:
         """Apply the present state of a gang. Unless it is QUEUED, it leaves the queue."""
@@ -181,7 +183,7 @@ class GangQueue:
         self._unfit_states.pop(name, None)
         return end
 
-    def mark_unplaced(self, name: GangName, state: Hashable, request_id: object | None = None) -> None:
+    def mark_unplaced(self, name: GangName, state: Hashable, request_id: RequestId | None = None) -> None:
         """Record that a gang did not fit into this state, and do not try it again until the state changes.
 
         ``request_id``: as in ``UnfitState``. If it is given, the result counts for all queued gangs that were marked
@@ -261,13 +263,15 @@ class GangQueue:
         ``state``: the state for ``mark_unplaced``.
         """
         self._expire(now)
-        due, request_ids = list[QueuedGang](), set[object]()
+        due, request_ids = list[QueuedGang](), set[RequestId]()
         for each in self.ordered():
             unfit, shared, is_single = each.unfit_state, None, False
             if unfit is not None:
                 is_single = is_single_pod_gang(each.gang.name)
-                # A gang that may differ needs a result of its own: one that it shares with others does not count.
-                shared = None if rules.may_differ(each.gang) else unfit.request_id
+                # A shared result counts only while the gang ignores the same holds; else it needs one of its own.
+                shared = unfit.request_id
+                if shared is not None and shared.ignored_holds != rules.ignored_holds(each.gang):
+                    shared = None
                 is_tried = unfit.state == state and (shared is not None or unfit.request_id is None)
                 if is_tried or shared in request_ids:
                     continue

@@ -17,10 +17,10 @@ from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.backfills import Backfills, YieldRequest
 from scheduler_core.planner.leader.backlog import GangBacklog
-from scheduler_core.planner.leader.capacity_holds import CapacityHolds, HoldRequest, ignored_holds, nodes_of_other_holds
+from scheduler_core.planner.leader.capacity_holds import CapacityHolds, HoldRequest, nodes_of_other_holds
 from scheduler_core.planner.leader.changed_nodes import ChangedNodes, PlanState
 from scheduler_core.planner.leader.context import TermContext
-from scheduler_core.planner.leader.equal_requests import may_differ
+from scheduler_core.planner.leader.equal_requests import holds_ignored_by, ignored_holds
 from scheduler_core.planner.leader.eviction_checks import CheckRequest, EvictionChecks
 from scheduler_core.planner.leader.forbidden_units import ForbiddenNames
 from scheduler_core.planner.leader.hand_over import hand_overs
@@ -99,12 +99,12 @@ class PlanScheduler:
         if now < self._not_before and not self._backlog.queue.has_untried(now):
             executor.schedule_round(self._not_before - now)
             return
-        may_differ, is_full_pass = self._may_differ(now), now >= self._next_full_pass
-        if batches := self._batches(now, may_differ, every=is_full_pass):
+        ignored, is_full_pass = self._ignored_holds(now), now >= self._next_full_pass
+        if batches := self._batches(now, ignored, every=is_full_pass):
             self._is_planning, self._planned_state = True, self._view.plan_state(now)
             self._is_full_pass = is_full_pass
             self._planned = {each.gang.name: each.gang for batch in batches for each in batch}
-            executor.start_plan(self._plan_task(batches, now, may_differ))
+            executor.start_plan(self._plan_task(batches, now, ignored))
 
     def apply_plan(self, result: PlanResult, now: float) -> None:
         """Record which gangs were placed, and which were not. A gang that changed since then is tried again."""
@@ -180,7 +180,7 @@ class PlanScheduler:
             yield from (ReleasePod(member, reason, policy) for member in gang.ready)
 
     def _batches(
-        self, now: float, may_differ: Callable[[Gang], bool], *, every: bool
+        self, now: float, ignored: Callable[[Gang], frozenset[str] | None], *, every: bool
     ) -> tuple[tuple[QueuedGang, ...], ...]:
         """Return what to plan now. If no gang is queued, no node state is computed."""
         queue, in_progress = self._backlog.queue, self._view.in_progress()
@@ -195,7 +195,7 @@ class PlanScheduler:
 
         holders = {each.gang for each in self.holds.open_holds()}
         state = self._view.plan_state(now)
-        rules = TrialRules(_BATCH, holders, is_wanted, may_differ, self._may_fit(state), every)
+        rules = TrialRules(_BATCH, holders, is_wanted, ignored, self._may_fit(state), every)
         found = tuple(queue.batches(now, state, rules))
         if found and self._separate_requests():
             found = tuple(queue.batches(now, state, rules))
@@ -222,9 +222,9 @@ class PlanScheduler:
         self._backlog.queue.separate_requests()
         return True
 
-    def _may_differ(self, now: float) -> Callable[[Gang], bool]:
+    def _ignored_holds(self, now: float) -> Callable[[Gang], frozenset[str] | None]:
         may_backfill = self._context.policies().backfill.mode is not BackfillMode.OFF
-        return may_differ(self.holds.open_holds(), self._backlog.avoiding_gangs(now), may_backfill=may_backfill)
+        return holds_ignored_by(self.holds.open_holds(), self._backlog.avoiding_gangs(now), may_backfill=may_backfill)
 
     def _next_hold_request(self, now: float) -> HoldRequest | None:
         def has_given_up(namespace: str) -> bool:
@@ -324,7 +324,7 @@ class PlanScheduler:
         self,
         batches: tuple[tuple[QueuedGang, ...], ...],
         now: float,
-        may_differ: Callable[[Gang], bool],
+        ignored: Callable[[Gang], frozenset[str] | None],
     ) -> PlanTask:
         monotonic = self._context.clock.monotonic
         finds_reasons_again = self._is_full_pass and now >= self._next_reasons
@@ -345,7 +345,7 @@ class PlanScheduler:
             resume_at=self._resume_at,
             finds_reasons_again=finds_reasons_again,
             backfills=self.backfills.tables(batches),
-            may_differ=frozenset(batch[0].gang.name for batch in batches if may_differ(batch[0].gang)),
+            apart=frozenset(batch[0].gang.name for batch in batches if ignored(batch[0].gang) is None),
         )
 
     def _new_names(self) -> ReservationNames:

@@ -257,7 +257,7 @@ class PlannerView:
     def variant_without(self, reservations: frozenset[str]) -> TableVariant:
         """Return the snapshot without these reservations (UIDs)."""
         nodes = frozenset(self.cache.reservations.nodes_of(reservations))
-        return TableVariant(self.cache.snapshot_without(reservations), nodes)
+        return TableVariant(self.cache.snapshot_without(reservations), nodes, reservations)
 
     def placed_members(self) -> tuple[PlacedMember, ...]:
         """Return members of gangs, and placed single pods, with their present or future nodes.

@@ -21,7 +21,15 @@ from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.packing.candidates import Candidates, own_levels
 from scheduler_core.planner.packing.diagnosis import diagnosis_summary
 from scheduler_core.planner.packing.groups import MemberGroups, group_members
-from scheduler_core.planner.packing.model import GangPlan, Levels, NodeView, PlanOptions, Unplaced
+from scheduler_core.planner.packing.model import (
+    NO_HOLDS,
+    GangPlan,
+    Levels,
+    NodeView,
+    PlanOptions,
+    RequestId,
+    Unplaced,
+)
 from scheduler_core.planner.packing.node_classes import NodeCapacity, NodeClasses
 from scheduler_core.planner.packing.node_filter import NodeFilter
 from scheduler_core.planner.packing.node_fit import FitClass, Load, limited_load
@@ -44,6 +52,7 @@ _MAX_VERDICTS = 1 << 12  # different requests: later gangs share the verdicts of
 _MAX_RESULTS = 64  # different requests with kept results, a megabyte each at most: those that were planned last
 _MAX_LIMITED = 64  # different requests of CPU, memory and devices with kept nodes that are short of these
 _MAX_CANDIDATES = 8  # different rules with kept candidates
+_MAX_IDS = 64  # different sets of ignored holds
 _MAX_KINDS = 8  # of a gang for which anything is kept
 _MAX_CHANGED = 1 << 12  # changed nodes that a verdict remembers: with more, the bound is computed again
 
@@ -64,7 +73,7 @@ class _Verdicts(msgspec.Struct):
     """The verdicts on gangs with equal requests."""
 
     by_avoided: dict[AbstractSet[str], _Verdict] = {}  # key: the nodes that the plan avoids
-    request_id: object = msgspec.field(default_factory=object)  # stands for the request; compared by identity
+    request_ids: dict[frozenset[str], RequestId] = {}  # by ignored holds, the last used last
 
 
 class _Request(msgspec.Struct):
@@ -102,8 +111,8 @@ class GangPlanner:
         """Return how many changes of nodes the reasons of a gang that did not fit do not know of."""
         return self._nodes.mark - self._diagnosed_at.get(name, self._nodes.mark)
 
-    def request_id(self, name: GangName) -> object | None:
-        """Return an object that stands for the request of a gang: the same one for all gangs with equal requests.
+    def request_id(self, name: GangName, ignored_holds: frozenset[str] = NO_HOLDS) -> RequestId | None:
+        """Return the identity of the request of a gang that was planned just now: the same for all equal requests.
 
         If one of these gangs does not fit without avoided nodes, none does. None: this is not known, because no gang
         with this request was planned without avoided nodes on these nodes, the gang has placed members, its members
@@ -113,7 +122,12 @@ class GangPlanner:
         if request is None:
             return None
         verdict = request.verdicts.by_avoided.get(frozenset())
-        return None if verdict is None or verdict.mark != self._nodes.mark else request.verdicts.request_id
+        if verdict is None or verdict.mark != self._nodes.mark:
+            return None
+        known = request.verdicts.request_ids
+        found = known.pop(ignored_holds, None) or RequestId(ignored_holds)
+        _remember_value(known, ignored_holds, found, _MAX_IDS)
+        return found
 
     def plan_gang(
         self,

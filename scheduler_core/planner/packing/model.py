@@ -40,6 +40,9 @@ class ViewChanges(NamedTuple):
     view_only: frozenset[str] = frozenset()  # nodes that may differ between ``main`` and the table of the view
 
 
+NO_HOLDS: frozenset[str] = frozenset()
+
+
 class NodeView(NamedTuple):
     """The cluster at one moment: capacity that is reserved for others counts as used."""
 
@@ -48,13 +51,14 @@ class NodeView(NamedTuple):
     policy_of: Callable[[PodRequest], Policy]
     changes: ViewChanges | None = None  # None: any node may differ from other views
     others: Mapping[str, NodeLoad] = {}  # by node: of its pods without GPUs, which ``table`` does not have; read only
+    ignored_holds: frozenset[str] = NO_HOLDS  # UIDs of the holds that do not count in ``table``
 
     def with_table(self, variant: TableVariant | None) -> NodeView:
         """Return the view with another snapshot; None: the view itself."""
         if variant is None:
             return self
         changes = self.changes and self.changes._replace(view_only=variant.nodes)
-        return self._replace(table=variant.table, changes=changes)
+        return self._replace(table=variant.table, changes=changes, ignored_holds=variant.ignored_holds)
 
 
 class TableVariant(NamedTuple):
@@ -62,6 +66,7 @@ class TableVariant(NamedTuple):
 
     table: ClusterSnapshot
     nodes: frozenset[str]  # that may differ from the snapshot of the cache
+    ignored_holds: frozenset[str] = NO_HOLDS  # UIDs of these reservations
 
 
 class PlanOptions(NamedTuple):
@@ -98,11 +103,19 @@ class Unplaced(NamedTuple):
     steps: int = 0  # steps
 
 
+class RequestId:
+    """Stands for equal requests of gangs that ignore the same holds. Compared by identity."""
+
+    def __init__(self, ignored_holds: frozenset[str] = NO_HOLDS) -> None:
+        """``ignored_holds``: UIDs."""
+        self.ignored_holds = ignored_holds
+
+
 class SinglePodPlan(NamedTuple):
     """Nodes for single pods."""
 
     seats: tuple[PlannedMember, ...]  # in the order of the request
     missing: tuple[tuple[str, Reason | str], ...] = ()  # UID of a pod that fits no node, and the reason
-    # By UID: the same object for all pods in ``missing`` with equal requests. Left out: pods that may fit if the
-    # plan is not carried out, and pods for which siblings, anti-affinity or avoided nodes matter.
-    request_ids: Mapping[str, object] = {}
+    # By UID: the same one for all pods in ``missing`` with equal requests. Left out: pods that may fit if the plan is
+    # not carried out, and pods for which siblings, anti-affinity or avoided nodes matter.
+    request_ids: Mapping[str, RequestId] = {}

@@ -24,7 +24,7 @@ from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON, NO_RELATION, AntiAffinities
 from scheduler_core.planner.packing.bandwidth import expected_gpus
 from scheduler_core.planner.packing.free_resources import free_resources
-from scheduler_core.planner.packing.model import DEFAULT_OPTIONS, NodeView, PlanOptions, SinglePodPlan
+from scheduler_core.planner.packing.model import DEFAULT_OPTIONS, NodeView, PlanOptions, RequestId, SinglePodPlan
 from scheduler_core.planner.packing.node_filter import NodeFilter
 from scheduler_core.planner.packing.placed_siblings import PlacedSiblings
 from scheduler_core.planner.packing.view_changes import ViewReader
@@ -32,7 +32,7 @@ from scheduler_core.request.node_load import NO_LOAD, NodeLoad
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest
 
 _PROFILES = 256  # number of profiles with cached rankings
-_REQUESTS = 1 << 12  # different requests that did not fit, of which the objects that stand for them are kept
+_REQUESTS = 1 << 12  # different requests that did not fit, of which the identities are kept
 _RULES = 64  # number of rules with cached nodes: 0.3 MB each for 5,000 nodes
 NOT_TAKEN = "kube-scheduler would reject every node: cordons, taints, nodeSelector or node affinity"
 
@@ -45,7 +45,7 @@ class SinglePodPlacer:
         self._growing = _GrowingSnapshot()
         self._rankings = Rankings(self._growing, _PROFILES)
         self._nodes = _AllowedNodes()
-        self._request_ids: dict[Hashable, object] = {}
+        self._request_ids: dict[Hashable, RequestId] = {}
         self._placed_members: object = ()  # those for which requests are equal
 
     def see_view(self, view: NodeView) -> None:
@@ -97,15 +97,16 @@ class SinglePodPlacer:
             seats.append(PlannedMember(member.uid, member.name, best, ask.totals, gpus))
             growing.add_pod(best, request, member.load)
             anti_affinities.add_placed(best, anti_affinity)
-        request_ids = {uid: self._request_id(shared[uid]) for uid, _ in missing if uid in shared}
-        return SinglePodPlan(tuple(seats), tuple(missing), request_ids)
+        ids = {uid: self._request_id(shared[uid], view.ignored_holds) for uid, _ in missing if uid in shared}
+        return SinglePodPlan(tuple(seats), tuple(missing), ids)
 
-    def _request_id(self, request: Hashable) -> object:
-        """Return the object that stands for a request that did not fit."""
-        found = self._request_ids.pop(request, None) or object()
+    def _request_id(self, request: Hashable, ignored_holds: frozenset[str]) -> RequestId:
+        """Return the identity of a request that did not fit."""
+        key = request, ignored_holds
+        found = self._request_ids.pop(key, None) or RequestId(ignored_holds)
         if len(self._request_ids) >= _REQUESTS:
             del self._request_ids[next(iter(self._request_ids))]  # the one that was used longest ago
-        self._request_ids[request] = found
+        self._request_ids[key] = found
         return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 from math import inf
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -144,7 +145,7 @@ def test_a_node_fits_exactly_with_all_subsets_that_kube_scheduler_may_bind_there
     random = Random(seed)
     topology = MACHINES[random.choice(("a100_bridged", "hgx_h100", "v100_ring", "dgx1", "dgx_a100"))]()
     coming = [occupant(f"p-{at}", random.choice((1, 1, 2, 4))) for at in range(random.randint(1, 4))]
-    shaped = {"island": "required"} if random.random() < 0.5 else {}
+    shaped: dict[str, Any] = {"island": "required"} if random.random() < 0.5 else {}
     there = [occupant("there", random.choice((1, 2)), **shaped)] if random.random() < 0.5 else []
     policy = random.choice(("none", "best-effort", "single-numa-node"))
     nodes = [msgspec.structs.replace(each, pods=tuple(there)) for each in _with_kubelet(policy, topology)]

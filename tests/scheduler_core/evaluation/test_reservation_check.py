@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import product
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -157,7 +158,7 @@ def test_capacity_holds_do_not_block_a_reservation() -> None:
         pytest.param({"nic": "required"}, ("uid-g",), id="which GPUs they get may matter: 128 cases"),
     ],
 )
-def test_seven_kinds_of_in_flight_pods(wish: dict[str, str], blocked: tuple[str, ...]) -> None:
+def test_seven_kinds_of_in_flight_pods(wish: dict[str, Any], blocked: tuple[str, ...]) -> None:
     stage = FakeScheduler.synced_with_reservations({"a": H100, "b": H100}, pod_update("m0", 1, **wish))
     for at in range(7):
         stage.filter(unbound_pod(f"x{at}", 1, min_vram=f"{at + 1}Gi"))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from scheduler_core.cache.node_record import hold_uid
 from scheduler_core.cache.node_table import ClusterSnapshot, snapshot_of
 from scheduler_core.planner.gang.gang import Gang, GangPhase
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.leader.changed_nodes import ChangedNodes, PlanState
 from scheduler_core.planner.leader.queue import QueuedGang, UnfitState
-from scheduler_core.planner.packing.model import NodeView, ViewChanges
+from scheduler_core.planner.packing.model import NodeView, RequestId, ViewChanges
 from scheduler_core.policy.policy import Policy
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, record
@@ -38,7 +40,7 @@ def view(generation: int, *changed: str, known: bool = True, **free: int) -> Nod
 
 
 def waiting(*members: Member, state: object = TRIED) -> QueuedGang:
-    return QueuedGang(Gang(GANG, GangPhase.QUEUED, "", members), 0.0, unfit_state=UnfitState(state, object()))
+    return QueuedGang(Gang(GANG, GangPhase.QUEUED, "", members), 0.0, unfit_state=UnfitState(state, RequestId()))
 
 
 def started() -> ChangedNodes:
@@ -64,6 +66,20 @@ def test_a_node_that_changed_needs_enough_free_gpus(gpus: tuple[int, ...], free:
     gang = waiting(*(member(f"w-{at}", each) for at, each in enumerate(gpus)))
 
     assert changed.may_fit(gang, NEXT) is expected
+
+
+def test_for_a_gang_that_ignores_a_hold_its_gpus_are_free() -> None:
+    changed, seen = started(), view(6, "a", a=4)
+    hold = occupant("hold", 4)._replace(uid=hold_uid("a"))
+    before = seen.table.records["a"]
+    held = msgspec.structs.replace(before, pods=(*before.pods, hold), reserved=(hold.uid,))
+    table = snapshot_of([held], NOW, Policy(), generation=6)
+    assert table.states["a"].free_devices("nvidia.com/gpu") == 0
+
+    changed.update(seen._replace(table=table, changes=ViewChanges(table, ClusterSnapshot(), frozenset({"a"}))))
+
+    assert changed.may_fit(waiting(member("w", 4)), NEXT)
+    assert not changed.may_fit(waiting(member("w", 5)), NEXT)
 
 
 def test_only_changes_since_the_trial_count() -> None:

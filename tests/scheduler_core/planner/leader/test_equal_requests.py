@@ -14,7 +14,7 @@ from scheduler_core.planner.commit.actions import CreateReservation
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader import plan_task
-from scheduler_core.planner.leader.equal_requests import may_differ
+from scheduler_core.planner.leader.equal_requests import holds_ignored_by
 from scheduler_core.planner.leader.hold_limits import CapacityHold
 from scheduler_core.planner.leader.plan_task import PlanResult
 from scheduler_core.planner.leader.queue import QueueTiming
@@ -35,27 +35,31 @@ def hold(gang: str, priority: int) -> CapacityHold:
 BOUNDED = queued("llm", ready=tuple(each._replace(bounded_s=(60.0, 5.0)) for each in members(2)))
 
 
+LOW, EQUAL, HIGH, OWN = hold("a", 4), hold("b", 5), hold("c", 9), hold("llm", 5)
+
+
 @pytest.mark.parametrize(
-    ("gang", "holds", "avoiding", "may_backfill", "differs"),
+    ("gang", "holds", "avoiding", "may_backfill", "ignored"),
     [
-        pytest.param(queued("llm"), (), (), True, False, id="no holds"),
-        pytest.param(queued("llm"), (), ("llm",), True, True, id="avoids nodes"),
-        pytest.param(queued("llm"), (), ("other",), True, False, id="another gang avoids nodes"),
-        pytest.param(queued("llm", priority=5), (hold("a", 5), hold("b", 9)), (), True, False, id="holds of others"),
-        pytest.param(queued("llm", priority=5), (hold("llm", 5),), (), True, True, id="its own hold"),
-        pytest.param(queued("llm", priority=5), (hold("a", 4),), (), True, True, id="a hold of a lower priority"),
-        pytest.param(queued("llm"), (hold("a", 5),), ("llm",), True, True, id="avoids nodes beside a hold"),
-        pytest.param(BOUNDED, (hold("a", 5),), (), True, True, id="may end before the holder starts"),
-        pytest.param(BOUNDED, (hold("a", 5),), (), False, False, id="may end in time, without backfill"),
-        pytest.param(BOUNDED, (), (), True, False, id="may end in time, without holds"),
+        pytest.param(queued("llm"), (), (), True, set(), id="no holds"),
+        pytest.param(queued("llm"), (), ("llm",), True, None, id="avoids nodes"),
+        pytest.param(queued("llm"), (), ("other",), True, set(), id="another gang avoids nodes"),
+        pytest.param(queued("llm", priority=5), (EQUAL, HIGH), (), True, set(), id="holds of others"),
+        pytest.param(queued("llm", priority=5), (HIGH, OWN), (), True, {"uid-llm"}, id="its own hold"),
+        pytest.param(queued("llm", priority=5), (LOW, EQUAL), (), True, {"uid-a"}, id="a hold of a lower priority"),
+        pytest.param(queued("llm", priority=5), (LOW, OWN, HIGH), (), True, {"uid-a", "uid-llm"}, id="both"),
+        pytest.param(queued("llm"), (EQUAL,), ("llm",), True, None, id="avoids nodes beside a hold"),
+        pytest.param(BOUNDED, (EQUAL,), (), True, None, id="may end before the holder starts"),
+        pytest.param(BOUNDED, (EQUAL,), (), False, set(), id="may end in time, without backfill"),
+        pytest.param(BOUNDED, (), (), True, set(), id="may end in time, without holds"),
     ],
 )
-def test_which_gangs_may_fit_where_others_with_an_equal_request_do_not(
-    gang: Gang, holds: Collection[CapacityHold], avoiding: Collection[str], may_backfill: bool, differs: bool
+def test_results_count_for_gangs_that_ignore_the_same_holds(
+    gang: Gang, holds: Collection[CapacityHold], avoiding: Collection[str], may_backfill: bool, ignored: set[str] | None
 ) -> None:
     names = [GangName("team", each) for each in avoiding]
 
-    assert may_differ(holds, names, may_backfill=may_backfill)(gang) is differs
+    assert holds_ignored_by(holds, names, may_backfill=may_backfill)(gang) == ignored
 
 
 def gang(server: ApiServer, name: str, size: int, gpus: int, space: str, **more: Any) -> None:

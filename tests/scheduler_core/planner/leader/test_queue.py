@@ -13,6 +13,7 @@ from scheduler_core.planner.gang.gang import Gang, GangPhase, by_rank, gang_of
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.leader.hold_candidates import NodeDeadline, find_hold_nodes
 from scheduler_core.planner.leader.queue import SETTLE_S, GangQueue, QueuedGang, QueueTiming, TrialRules
+from scheduler_core.planner.packing.model import NO_HOLDS, RequestId
 from tests.scheduler_core.builders import request
 from tests.scheduler_core.planner.gang.gang_pods import LLM, member, members, queued
 
@@ -175,7 +176,7 @@ def test_an_unplaced_gang_is_tried_again_after_a_change() -> None:
 
 
 def test_of_gangs_with_equal_requests_that_did_not_fit_the_first_is_tried_for_all() -> None:
-    queue, request_id = of(queued("a"), queued("b"), queued("c")), object()
+    queue, request_id = of(queued("a"), queued("b"), queued("c")), RequestId()
     for each in "abc":
         queue.mark_unplaced(name(each), 1, request_id)
 
@@ -191,7 +192,7 @@ def test_of_gangs_with_equal_requests_that_did_not_fit_the_first_is_tried_for_al
 
 
 def test_a_result_for_one_gang_counts_for_all_with_its_request() -> None:
-    queue, request_id = of(queued("a"), queued("b")), object()
+    queue, request_id = of(queued("a"), queued("b")), RequestId()
     queue.mark_unplaced(name("a"), 1, request_id)
 
     queue.mark_unplaced(name("b"), 2, request_id)
@@ -201,7 +202,7 @@ def test_a_result_for_one_gang_counts_for_all_with_its_request() -> None:
 
 
 def test_requests_that_were_equal_and_may_differ_now_are_tried_one_by_one() -> None:
-    queue, request_id = of(queued("a"), queued("b"), queued("c")), object()
+    queue, request_id = of(queued("a"), queued("b"), queued("c")), RequestId()
     for each in "ab":
         queue.mark_unplaced(name(each), 1, request_id)
     queue.mark_unplaced(name("c"), 1)
@@ -215,7 +216,7 @@ def test_requests_that_were_equal_and_may_differ_now_are_tried_one_by_one() -> N
 
 
 def test_single_pods_with_equal_requests_are_tried_together_once_they_may_fit() -> None:
-    queue, request_id = of(*(queued(f"pod.{each}") for each in "abc")), object()
+    queue, request_id = of(*(queued(f"pod.{each}") for each in "abc")), RequestId()
     for each in ("pod.a", "pod.b", "pod.c"):
         queue.mark_unplaced(name(each), 1, request_id)
 
@@ -225,10 +226,10 @@ def test_single_pods_with_equal_requests_are_tried_together_once_they_may_fit() 
 
 
 def test_a_gang_that_may_fit_where_others_with_an_equal_request_do_not_is_always_tried() -> None:
-    queue, request_id = of(queued("a"), queued("b"), queued("c")), object()
+    queue, request_id = of(queued("a"), queued("b"), queued("c")), RequestId()
     for each in "abc":
         queue.mark_unplaced(name(each), 1, request_id)
-    rules: dict[str, Any] = {"may_differ": lambda gang: gang.name.name == "b"}
+    rules: dict[str, Any] = {"ignored_holds": lambda gang: None if gang.name.name == "b" else NO_HOLDS}
     assert batches(queue, state=2, **rules) == [["a"], ["b"]]
 
     queue.mark_unplaced(name("a"), 2, request_id)
@@ -239,20 +240,33 @@ def test_a_gang_that_may_fit_where_others_with_an_equal_request_do_not_is_always
     assert batches(queue, state=3) == [["a"], ["b"]]
 
 
+def test_a_result_counts_only_for_gangs_that_ignore_the_same_holds() -> None:
+    queue, ignoring, plain = of(*(queued(each) for each in "abcd")), RequestId(frozenset({"uid-hold"})), RequestId()
+    for each, request_id in (("a", ignoring), ("b", ignoring), ("c", plain), ("d", plain)):
+        queue.mark_unplaced(name(each), 1, request_id)
+    of_all: dict[str, Any] = {"ignored_holds": lambda _: frozenset({"uid-hold"})}
+    of_first: dict[str, Any] = {"ignored_holds": lambda gang: frozenset({"uid-hold"} if gang.name.name in "ab" else ())}
+
+    assert batches(queue, state=1, **of_first) == []
+    assert batches(queue, state=2, **of_first) == [["a"], ["c"]]
+    assert batches(queue, state=1, **of_all) == [["c"], ["d"]]  # the hold is new for them
+    assert batches(queue, state=2, **of_all) == [["a"], ["c"], ["d"]]
+
+
 def test_a_gang_that_cannot_fit_since_is_tried_only_with_every_gang_or_where_it_may_differ() -> None:
     queue = of(*(queued(each) for each in "abc"))
     for each in "ab":
-        queue.mark_unplaced(name(each), 1, object())
+        queue.mark_unplaced(name(each), 1, RequestId())
     queue.mark_unplaced(name("c"), 1)  # no request is known: the time of its plan was over
     rules: dict[str, Any] = {"may_fit": lambda waiting: waiting.gang.name.name == "b"}
 
     assert batches(queue, state=2, **rules) == [["b"], ["c"]]
     assert batches(queue, state=2, every=True, **rules) == [["a"], ["b"], ["c"]]
-    assert batches(queue, state=2, may_differ=lambda _: True, **rules) == [["a"], ["b"], ["c"]]
+    assert batches(queue, state=2, ignored_holds=lambda _: None, **rules) == [["a"], ["b"], ["c"]]
 
 
 def test_of_gangs_with_equal_requests_that_cannot_fit_since_only_one_is_looked_at() -> None:
-    queue, request_id, seen = of(queued("a"), queued("b")), object(), list[str]()
+    queue, request_id, seen = of(queued("a"), queued("b")), RequestId(), list[str]()
     for each in "ab":
         queue.mark_unplaced(name(each), 1, request_id)
 

@@ -14,6 +14,7 @@ from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.leader.preemption_search import PreemptionSearch
 from scheduler_core.planner.leader.queue import QueuedGang, QueueTiming, UnfitState
 from scheduler_core.planner.leader.shared_searches import SharingRules, have_equal_requests
+from scheduler_core.planner.packing.model import RequestId
 from scheduler_core.planner.status import QueuedGangStatus, planner_status
 from scheduler_core.policy.preemption import PreemptionMode
 from scheduler_core.policy.profiles import BUILT_IN
@@ -466,7 +467,7 @@ def test_each_field_of_a_member_is_compared_or_known_not_to_be_read() -> None:
     assert compared.isdisjoint(IGNORED)
 
 
-def waiting(gang: Gang, request_id: object | None = None) -> QueuedGang:
+def waiting(gang: Gang, request_id: RequestId | None = None) -> QueuedGang:
     return QueuedGang(gang, 0.0, unfit_state=UnfitState(1, request_id))
 
 
@@ -479,11 +480,11 @@ def test_gangs_with_holds_or_avoided_nodes_are_searched_for_by_themselves() -> N
 
 
 def test_with_anti_affinity_only_gangs_that_the_plan_found_equal_share_a_search() -> None:
-    same = object()
+    same = RequestId()
     rules = SharingRules(by_request_id=True)
 
     assert rules.allow(waiting(pair("a"), same), waiting(pair("b"), same))
-    assert not rules.allow(waiting(pair("a"), same), waiting(pair("b"), object()))
+    assert not rules.allow(waiting(pair("a"), same), waiting(pair("b"), RequestId()))
     assert not rules.allow(waiting(pair("a")), waiting(pair("b")))
     assert not rules.allow(waiting(pair("a"), same), waiting(pair("b"))._replace(unfit_state=None))
     assert not rules.allow(waiting(pair("a"), same), waiting(pair("b")._replace(priority=6), same))

@@ -17,7 +17,7 @@ from gputopo.crd.reservations import PlannedMember
 from gputopo.kube.taints import Taint
 from gputopo.labels.reasons import Reason
 from scheduler_core.cache.kube_scheduler_filters import FullNode
-from scheduler_core.cache.node_record import NodeRecord
+from scheduler_core.cache.node_record import NodeRecord, hold_uid
 from scheduler_core.cache.node_table import ClusterSnapshot, with_records
 from scheduler_core.planner.commit.actions import CreateReservation
 from scheduler_core.planner.gang.gang import Gang, GangPhase
@@ -27,7 +27,15 @@ from scheduler_core.planner.leader.plan_task import PlanMemory, PlanResult, Plan
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang, TrialRules, UnfitState
 from scheduler_core.planner.packing import gang_planner
 from scheduler_core.planner.packing.anti_affinity import PlacedMember
-from scheduler_core.planner.packing.model import LEVELS, GangPlan, NodeView, PlanOptions, TableVariant, ViewChanges
+from scheduler_core.planner.packing.model import (
+    LEVELS,
+    NO_HOLDS,
+    GangPlan,
+    NodeView,
+    PlanOptions,
+    TableVariant,
+    ViewChanges,
+)
 from scheduler_core.planner.packing.plan import plan_groups
 from scheduler_core.policy.policy import Handling, Policy
 from scheduler_core.request.node_load import NodeLoad
@@ -124,17 +132,20 @@ class Cluster:
         )
 
     def _variants(self, nodes: NodeView) -> dict[GangName, TableVariant]:
-        """Return snapshots without some reservations, for some gangs."""
-        found = {}
-        for gang in self._random.sample(self.gangs, self._random.choice((0, 0, 1, 2))):
+        """Return snapshots without some holds, for some gangs. Several may ignore the same holds."""
+        found = dict[GangName, TableVariant]()
+        for _ in range(self._random.choice((0, 1, 2))):
             reserved = [each for each in self._records.values() if each.reserved]
             freed = self._random.sample(reserved, self._random.randint(0, len(reserved)))
             records = [
-                msgspec.structs.replace(each, reserved=(), pods=tuple(one for one in each.pods if one.uid != "seat"))
+                msgspec.structs.replace(
+                    each, reserved=(), pods=tuple(one for one in each.pods if one.uid not in each.reserved)
+                )
                 for each in freed
             ]
-            table = with_records(nodes.table, records, NOW, self._policy[0])
-            found[gang.name] = TableVariant(table, frozenset(each.name for each in freed))
+            table, names = with_records(nodes.table, records, NOW, self._policy[0]), {each.name for each in freed}
+            variant = TableVariant(table, frozenset(names), frozenset(map(hold_uid, names)))
+            found |= {gang.name: variant for gang in self._random.sample(self.gangs, self._random.randint(1, 3))}
         return found
 
     def remove_gang(self, name: GangName) -> None:
@@ -198,7 +209,7 @@ class Cluster:
         """Let a reservation begin or end."""
         name = self._random.choice(list(self._records))
         known = self._records[name]
-        seat = occupant("seat", 1)
+        seat = occupant("seat", 1)._replace(uid=hold_uid(name))
         pods = tuple(each for each in known.pods if each.uid != seat.uid)
         if known.reserved:
             self._records[name] = msgspec.structs.replace(known, pods=pods, reserved=())
@@ -267,16 +278,19 @@ class Trials:
         for gang in cluster.gangs:
             self._queue.update_gang(gang, 0.0)
         self._names = {each.name for each in cluster.gangs}
-        may_differ, present = task.avoid.keys() | task.tables_without_holds.keys(), PlanState(state, 0, 0, 0)
+        apart, present = task.avoid.keys(), PlanState(state, 0, 0, 0)
+        ignored = {name: each.ignored_holds for name, each in task.tables_without_holds.items()}
         rules = TrialRules(
-            may_differ=lambda gang: gang.name in may_differ, may_fit=self._may_fit(task, present), every=self._every
+            ignored_holds=lambda gang: None if gang.name in apart else ignored.get(gang.name, NO_HOLDS),
+            may_fit=self._may_fit(task, present),
+            every=self._every,
         )
         for _ in range(100):
             batches = tuple(self._queue.batches(0.0, present, rules))
             if not batches:
                 return ()
             self.tried += len(batches)
-            found = run_plan(task._replace(batches=batches, may_differ=may_differ), self._memory)
+            found = run_plan(task._replace(batches=batches, apart=apart), self._memory)
             for name, unplaced in found.unplaced.items():
                 assert unplaced.reason
                 self._queue.mark_unplaced(name, present, found.request_ids.get(name))
