@@ -203,12 +203,16 @@ class GangQueue:
         self._forget_cached(name)
         self._unfit_states[name] = found
 
-    def separate_requests(self) -> None:
-        """Let each gang that did not fit be tried by itself: requests that were equal may differ now."""
-        for name, unfit in self._unfit_states.items():
-            if unfit.request_id is not None:
-                self._forget_cached(name)
-                self._unfit_states[name] = UnfitState(unfit.state)
+    def separate_requests(self, wanted: Callable[[Gang], bool] = lambda _: True) -> bool:
+        """Let gangs that did not fit be tried each by itself, because their requests may differ from equal ones now.
+
+        Return whether there are any.
+        """
+        found = [name for name, each in self._unfit_states.items() if each.request_id and wanted(self._queued[name])]
+        for name in found:
+            self._forget_cached(name)
+            self._unfit_states[name] = UnfitState(self._unfit_states[name].state)
+        return bool(found)
 
     def ordered(self) -> tuple[QueuedGang, ...]:
         """Return the queued gangs within the limits in order, gangs in back-off included."""

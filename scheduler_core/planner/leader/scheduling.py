@@ -33,7 +33,7 @@ from scheduler_core.planner.leader.queue import QueuedGang, TrialRules, fit_inpu
 from scheduler_core.planner.leader.queue_order import QueueOrder
 from scheduler_core.planner.leader.shared_searches import SharingRules
 from scheduler_core.planner.leader.view import PlannerView, SeenNodes
-from scheduler_core.planner.packing.anti_affinity import PlacedMember
+from scheduler_core.planner.packing.anti_affinity import PlacedMember, changed_pods, is_affected_by
 from scheduler_core.planner.preemption.inputs import UnitInputs
 from scheduler_core.policy.limits import BackfillMode
 from scheduler_core.policy.preemption import PreemptionMode
@@ -208,19 +208,21 @@ class PlanScheduler:
         policies = self._context.policies()
         nodes, self._noted_nodes = self._view.node_view(policies, self._noted_nodes)
         self._changed_nodes.update(nodes)
-        # Not only changes of nodes matter then: ``_separate_requests``.
-        if self._view.gang_members.has_anti_affinity or policies.policy_for != self._plan_inputs[0]:
+        if policies.policy_for != self._plan_inputs[0]:  # not only changes of nodes matter then
             return lambda _: True
         return partial(self._changed_nodes.may_fit, state=state)
 
     def _separate_requests(self) -> bool:
-        """Return whether requests that were equal may differ now: then each gang is tried by itself."""
-        inputs = self._context.policies().policy_for, self._view.placed_members()
-        if inputs == self._plan_inputs:
+        """Return whether requests that were equal may differ now: then their gangs are tried each by itself."""
+        before, queue = self._plan_inputs, self._backlog.queue
+        policy_for, placed = inputs = self._context.policies().policy_for, self._view.placed_members()
+        if inputs == before:
             return False
         self._plan_inputs = inputs
-        self._backlog.queue.separate_requests()
-        return True
+        if policy_for != before[0]:
+            return queue.separate_requests()
+        is_affected = is_affected_by(changed_pods(before[1], placed))
+        return queue.separate_requests(lambda gang: is_affected(gang.ready))
 
     def _ignored_holds(self, now: float) -> Callable[[Gang], frozenset[str] | None]:
         may_backfill = self._context.policies().backfill.mode is not BackfillMode.OFF

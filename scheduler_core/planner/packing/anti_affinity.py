@@ -6,9 +6,10 @@ Source: kube-scheduler's plugin InterPodAffinity. Terminating pods count until t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
 from scheduler_core.cache.kube_scheduler_filters import selector_matches
@@ -17,6 +18,7 @@ from scheduler_core.request.full_pod import PodAffinityTerm
 
 ANTI_AFFINITY_REASON = "podAntiAffinity: this pod may not share a node with another pod on it"
 _MAX_TERMS = 256
+_MAX_CHECKS = 1 << 15  # of terms, when changed pods are compared with waiting pods
 ConflictingPairs = frozenset[tuple[int, int]]  # of kinds, the smaller first; (1, 1): at most one per node
 
 
@@ -92,6 +94,45 @@ NO_RELATION = AntiAffinity()
 def are_conflicting(one: AntiAffinity, other: AntiAffinity) -> bool:
     """Return whether two pods may not share a node."""
     return not (one.rejects.isdisjoint(other.matched_by) and other.rejects.isdisjoint(one.matched_by))
+
+
+def changed_pods(before: Iterable[PlacedMember], after: Iterable[PlacedMember]) -> list[Member]:
+    """Return the pods of which the node, the labels or the terms differ, as they were and as they are."""
+    was, now = ({each.member.uid: each for each in placed} for placed in (before, after))
+    pairs = ((was.get(uid), now.get(uid)) for uid in was.keys() | now.keys())
+    return [each.member for pair in pairs if not _are_alike(*pair) for each in pair if each is not None]
+
+
+def _are_alike(one: PlacedMember | None, other: PlacedMember | None) -> bool:
+    if one is None or other is None or one.node != other.node:
+        return False
+    return one.member is other.member or _affinity_inputs(one.member) == _affinity_inputs(other.member)
+
+
+_affinity_inputs = attrgetter("labels", "anti_affinity")
+
+
+def is_affected_by(changed: Iterable[Member]) -> Callable[[Iterable[Member]], bool]:
+    """Return a function that returns whether any of some waiting pods may not share a node with a changed pod.
+
+    It also returns True where there are too many pairs of pods to compare.
+    """
+    changed = list(changed)
+    terms = dict(chain.from_iterable(map(_terms_of, changed)))
+    pods = list({(each.namespace, tuple((each.labels or {}).items())): each for each in changed}.values())
+    left = _MAX_CHECKS
+
+    def is_affected(waiting: Iterable[Member]) -> bool:
+        nonlocal left
+        for pod in waiting:
+            left -= len(terms) + len(pod.anti_affinity) * len(pods)
+            if left < 0 or any(_selects(key.namespace, term, pod) for key, term in terms.items()):
+                return True
+            if any(_selects(pod.namespace, term, other) for term in pod.anti_affinity for other in pods):
+                return True
+        return False
+
+    return is_affected
 
 
 def conflicting_pairs(kinds: Sequence[AntiAffinity]) -> ConflictingPairs:

@@ -184,7 +184,7 @@ class GangPlanner:
             self._inputs, self._requests, self._verdicts = inputs, {}, {}
             self._results.clear()
             self._candidates.clear()
-        if options.placed_members != self._placed_members:  # results are kept: their keys have the excluded nodes
+        if options.placed_members is not self._placed_members:  # results are kept: their keys have the excluded nodes
             self._placed_members, self._requests = options.placed_members, {}
         name = members[0].gang_request.gang
         known = self._requests.pop(name, None)

@@ -46,7 +46,6 @@ class SinglePodPlacer:
         self._rankings = Rankings(self._growing, _PROFILES)
         self._nodes = _AllowedNodes()
         self._request_ids: dict[Hashable, RequestId] = {}
-        self._placed_members: object = ()  # those for which requests are equal
 
     def see_view(self, view: NodeView) -> None:
         """Go on to another view, on which no pod is placed."""
@@ -60,8 +59,6 @@ class SinglePodPlacer:
         growing.begin(view, self._reader.take_changed(view))
         nodes.begin(view, options, growing.moves)
         anti_affinities = AntiAffinities(members, options.placed_members)
-        if options.placed_members != self._placed_members:
-            self._placed_members, self._request_ids = options.placed_members, {}
         seats, missing = list[PlannedMember](), list[tuple[str, Reason | str]]()
         unfit: dict[Hashable, Reason | str] = {}  # equal requests share a reason until a pod is placed
         shared: dict[str, Hashable] = {}  # requests of pods whose reason does not depend on this batch, by UID
