@@ -112,7 +112,7 @@ def run_plan(task: PlanTask, memory: PlanMemory | None = None) -> PlanResult:
 def _plan_batches(task: PlanTask, memory: PlanMemory) -> PlanResult:
     """Plan gangs that did not fit before for a part of the time, from where the last task stopped."""
     unplaced, request_ids = dict[GangName, Unplaced](), dict[GangName, RequestId]()
-    steps, resume_at = 0, None
+    steps, reasons_s, resume_at = 0, 0.0, None
     # Gangs that did not fit before and come before that place in the queue are tried last.
     batches = sorted(task.batches, key=lambda each: _is_retry(each) and each[0].order < (task.resume_at or ()))
     for batch in batches:
@@ -129,8 +129,11 @@ def _plan_batches(task: PlanTask, memory: PlanMemory) -> PlanResult:
         unplaced |= found.unplaced
         request_ids |= found.request_ids
         steps += found.steps
+        reasons_s += found.reasons_s
         if found.created:
-            return found._replace(unplaced=unplaced, request_ids=request_ids, steps=steps, resume_at=resume_at)
+            return found._replace(
+                unplaced=unplaced, request_ids=request_ids, steps=steps, resume_at=resume_at, reasons_s=reasons_s
+            )
     waiting = [batch[0] for batch in task.batches if not is_batch(batch) and batch[0].gang.name in unplaced]
     for each in waiting:
         if not unplaced[each.gang.name].missing and not task.is_out_of_time():
@@ -138,9 +141,8 @@ def _plan_batches(task: PlanTask, memory: PlanMemory) -> PlanResult:
     began = thread_time()
     if task.finds_reasons_again:
         unplaced |= _find_reasons_again(task, waiting, memory.gangs)
-    return PlanResult(
-        unplaced=unplaced, request_ids=request_ids, steps=steps, resume_at=resume_at, reasons_s=thread_time() - began
-    )
+    reasons_s += thread_time() - began
+    return PlanResult(unplaced=unplaced, request_ids=request_ids, steps=steps, resume_at=resume_at, reasons_s=reasons_s)
 
 
 def _find_reasons_again(
@@ -249,15 +251,25 @@ def _plan_single_pods(task: PlanTask, batch: Sequence[QueuedGang], placer: Singl
         avoid=avoid, levels=task.levels, out_of_time=task.is_out_of_time, placed_members=task.placed_members
     )
     view = task.view.with_table(task.tables_without_holds.get(batch[0].gang.name))
-    found = placer.place_pods([each.gang.ready[0] for each in batch], view, options)
+    finds_again, began = False, thread_time()
+
+    def may_find_reasons() -> bool:
+        nonlocal finds_again
+        found = task.finds_reasons_again and not task.is_retry_time_over()
+        finds_again |= found
+        return found
+
+    found = placer.place_pods([each.gang.ready[0] for each in batch], view, options, may_find_reasons)
+    reasons_s = thread_time() - began if finds_again else 0.0
     missing = ((members[uid], reason) for uid, reason in found.missing)
     unplaced = {gang.name: Unplaced(_NOWHERE, ((gang.ready[0].name, reason),)) for gang, reason in missing}
     names = ((members[uid].name, request_id) for uid, request_id in found.request_ids.items())
     request_ids = {name: request_id for name, request_id in names if name not in task.apart}
     if not found.seats:
-        return PlanResult(unplaced=unplaced, request_ids=request_ids)
+        return PlanResult(unplaced=unplaced, request_ids=request_ids, reasons_s=reasons_s)
     gangs = [members[seat.uid] for seat in found.seats]
     timeout = max(each.bind_timeout_s for each in gangs)
     name = f"{SINGLE_PODS_PREFIX}{task.names.suffix()}"
     created = CreateReservation(task.names.namespace, name, ReservationSpec("", found.seats, timeout_s=timeout))
-    return PlanResult((created,), tuple(each.name for each in gangs), unplaced, request_ids)
+    names_placed = tuple(each.name for each in gangs)
+    return PlanResult((created,), names_placed, unplaced, request_ids, reasons_s=reasons_s)

@@ -347,7 +347,7 @@ class PlanScheduler:
             resume_at=self._resume_at,
             finds_reasons_again=finds_reasons_again,
             backfills=self.backfills.tables(batches),
-            apart=frozenset(batch[0].gang.name for batch in batches if ignored(batch[0].gang) is None),
+            apart=frozenset(each.gang.name for batch in batches for each in batch if ignored(each.gang) is None),
         )
 
     def _new_names(self) -> ReservationNames:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
+from typing import NamedTuple
 
 from scheduler_core.cache.domain_index import DomainIndex
 from scheduler_core.cache.node_record import NodeRecord
@@ -16,6 +17,19 @@ from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodRequest
 
 _MAX_SIBLINGS = 512  # of one pod that are found: thousands of pods of one job may be planned at once
+
+
+class RequestWithSiblings(NamedTuple):
+    """A request with what it takes from its placed siblings."""
+
+    request: PodRequest
+    table: ClusterSnapshot
+    nodes: frozenset[str]  # with other states in ``table`` than for pods without these siblings
+
+    def ranking(self, policy: Policy, rankings: Rankings) -> NodeRanking | PodRanking:
+        """Return the ranking of the nodes."""
+        found = rankings.ranking_for(self.request.profile, policy)
+        return PodRanking(found, self.table, self.nodes) if self.nodes else found
 
 
 class PlacedSiblings:
@@ -43,17 +57,13 @@ class PlacedSiblings:
                 for key in sibling_keys(pod):
                     self._pods.setdefault(key, {})[name, pod.uid] = PlacedPod(name, pod)
 
-    def request_and_ranking(
-        self, request: PodRequest, policy: Policy, snapshot: ClusterSnapshot, rankings: Rankings
-    ) -> tuple[PodRequest, NodeRanking | PodRanking]:
-        """Return the request and its ranking of the nodes, given its siblings: as for pods without a gate."""
+    def with_siblings(self, request: PodRequest, snapshot: ClusterSnapshot) -> RequestWithSiblings:
+        """Return the request and the nodes as its siblings make them: as for pods without a gate."""
         others = self._siblings_of(request)
         request, table = with_owner(request, others, snapshot)
         request, table, near = with_near_siblings(request, others, table, self._domains)
-        ranking = rankings.ranking_for(request.profile, policy)
-        if table is snapshot:
-            return request, ranking
-        return request, PodRanking(ranking, table, {each.node for each in others}.union(near))
+        nodes = frozenset[str]() if table is snapshot else frozenset(each.node for each in others).union(near)
+        return RequestWithSiblings(request, table, nodes)
 
     def _siblings_of(self, request: JobMember) -> list[PlacedPod]:
         keys = sibling_keys(request)

@@ -7,8 +7,9 @@ kube-scheduler's filters and have enough CPU, memory and pod slots. Siblings cou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,18 +22,23 @@ from scheduler_core.cache.node_record import with_pod
 from scheduler_core.cache.node_table import ClusterSnapshot, state_if
 from scheduler_core.evaluation.ranking import NodeRanking, PodRanking, Rankings
 from scheduler_core.planner.gang.member import Member
-from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON, NO_RELATION, AntiAffinities
+from scheduler_core.planner.packing.anti_affinity import (
+    ANTI_AFFINITY_REASON,
+    NO_RELATION,
+    AntiAffinities,
+    AntiAffinity,
+)
 from scheduler_core.planner.packing.bandwidth import expected_gpus
 from scheduler_core.planner.packing.free_resources import free_resources
 from scheduler_core.planner.packing.model import DEFAULT_OPTIONS, NodeView, PlanOptions, RequestId, SinglePodPlan
 from scheduler_core.planner.packing.node_filter import NodeFilter
-from scheduler_core.planner.packing.placed_siblings import PlacedSiblings
+from scheduler_core.planner.packing.placed_siblings import PlacedSiblings, RequestWithSiblings
+from scheduler_core.planner.packing.unfit_requests import SingleRequest, UnfitRequests
 from scheduler_core.planner.packing.view_changes import ViewReader
 from scheduler_core.request.node_load import NO_LOAD, NodeLoad
 from scheduler_core.request.pod_request import InvalidRequest, PodRequest
 
 _PROFILES = 256  # number of profiles with cached rankings
-_REQUESTS = 1 << 12  # different requests that did not fit, of which the identities are kept
 _RULES = 64  # number of rules with cached nodes: 0.3 MB each for 5,000 nodes
 NOT_TAKEN = "kube-scheduler would reject every node: cordons, taints, nodeSelector or node affinity"
 
@@ -45,23 +51,30 @@ class SinglePodPlacer:
         self._growing = _GrowingSnapshot()
         self._rankings = Rankings(self._growing, _PROFILES)
         self._nodes = _AllowedNodes()
-        self._request_ids: dict[Hashable, RequestId] = {}
+        self._unfit = UnfitRequests()
 
     def see_view(self, view: NodeView) -> None:
         """Go on to another view, on which no pod is placed."""
         self._reader.see_view(view)
 
     def place_pods(
-        self, members: Sequence[Member], view: NodeView, options: PlanOptions = DEFAULT_OPTIONS
+        self,
+        members: Sequence[Member],
+        view: NodeView,
+        options: PlanOptions = DEFAULT_OPTIONS,
+        may_find_reasons: Callable[[], bool] = lambda: False,
     ) -> SinglePodPlan:
-        """Return the node of each pod, in this order. Only ``avoid``, ``placed_members`` and ``out_of_time`` apply."""
+        """Return the node of each pod, in this order. Only ``avoid``, ``placed_members`` and ``out_of_time`` apply.
+
+        ``may_find_reasons``: whether there is time to find a reason again that may be out of date.
+        """
         growing, nodes = self._growing, self._nodes
-        growing.begin(view, self._reader.take_changed(view))
+        self._unfit.see_view(view, growing.begin(view, self._reader.take_changed(view)))
         nodes.begin(view, options, growing.moves)
         anti_affinities = AntiAffinities(members, options.placed_members)
         seats, missing = list[PlannedMember](), list[tuple[str, Reason | str]]()
         unfit: dict[Hashable, Reason | str] = {}  # equal requests share a reason until a pod is placed
-        shared: dict[str, Hashable] = {}  # requests of pods whose reason does not depend on this batch, by UID
+        request_ids: dict[str, RequestId] = {}  # by UID
         for member in members:
             if options.out_of_time():
                 break
@@ -73,38 +86,69 @@ class SinglePodPlacer:
             if not ask.steps_by_resource:
                 seats.append(PlannedMember(member.uid, member.name))
                 continue
-            anti_affinity, names = anti_affinities.anti_affinity_of(member), nodes.nodes_for(member.rules)
-            excluded, policy = names & anti_affinities.excluded_nodes(anti_affinity), view.policy_of(request)
-            adapted, ranking = growing.siblings.request_and_ranking(request, policy, growing.snapshot, self._rankings)
-            key = (member.rules and member.rules.key, adapted.profile, policy, anti_affinity, member.load)
-            depends_on_others = anti_affinity != NO_RELATION or isinstance(ranking, PodRanking)
-            if not (depends_on_others or growing.has_placed or options.avoid):
-                shared[member.uid] = key
-            best = None if key in unfit else growing.best_node(ranking, names - excluded if excluded else names, member)
+            query = self._query(member, request, view, anti_affinities, options)
+            known = self._unfit.find(query.request, query.names) if query.is_shared else None
+            if known is not None and not (self._unfit.is_reason_outdated(known) and may_find_reasons()):
+                missing.append((member.uid, known.reason))
+                request_ids[member.uid] = known.request_id
+                continue
+            reason, best = unfit.get((query.request, query.anti_affinity)), None
+            if reason is None:
+                ranking = query.siblings.ranking(query.request.policy, self._rankings)
+                best = growing.best_node(ranking, query.allowed, member)
             if best is None:
-                if key not in unfit:
-                    is_excluded = growing.best_node(ranking, excluded, member) is not None
-                    unfit[key] = (
-                        ANTI_AFFINITY_REASON if is_excluded else _most_frequent_reason(growing, ranking, names, member)
-                    )
-                missing.append((member.uid, unfit[key]))
+                reason = reason or growing.reason_against(ranking, query.names, query.excluded, member)
+                unfit[query.request, query.anti_affinity] = reason
+                missing.append((member.uid, reason))
+                if query.is_shared and not growing.has_placed:
+                    request_ids[member.uid] = self._unfit.record(query.request, reason)
                 continue
             unfit.clear()
             gpus = expected_gpus(growing.snapshot.states[best], ask)
             seats.append(PlannedMember(member.uid, member.name, best, ask.totals, gpus))
             growing.add_pod(best, request, member.load)
-            anti_affinities.add_placed(best, anti_affinity)
-        ids = {uid: self._request_id(shared[uid], view.ignored_holds) for uid, _ in missing if uid in shared}
-        return SinglePodPlan(tuple(seats), tuple(missing), ids)
+            anti_affinities.add_placed(best, query.anti_affinity)
+        return SinglePodPlan(tuple(seats), tuple(missing), request_ids)
 
-    def _request_id(self, request: Hashable, ignored_holds: frozenset[str]) -> RequestId:
-        """Return the identity of a request that did not fit."""
-        key = request, ignored_holds
-        found = self._request_ids.pop(key, None) or RequestId(ignored_holds)
-        if len(self._request_ids) >= _REQUESTS:
-            del self._request_ids[next(iter(self._request_ids))]  # the one that was used longest ago
-        self._request_ids[key] = found
-        return found
+    def _query(
+        self,
+        member: Member,
+        request: PodRequest,
+        view: NodeView,
+        anti_affinities: AntiAffinities,
+        options: PlanOptions,
+    ) -> _Query:
+        anti_affinity, names = anti_affinities.anti_affinity_of(member), self._nodes.nodes_for(member.rules)
+        siblings, policy = (
+            self._growing.siblings.with_siblings(request, self._growing.snapshot),
+            view.policy_of(request),
+        )
+        return _Query(
+            SingleRequest(
+                None if member.rules is None else member.rules.key, siblings.request.profile, policy, member.load
+            ),
+            siblings,
+            anti_affinity,
+            names,
+            names & anti_affinities.excluded_nodes(anti_affinity),
+            is_shared=anti_affinity == NO_RELATION and not siblings.nodes and not options.avoid,
+        )
+
+
+class _Query(NamedTuple):
+    """What a pod asks for, with the pods placed so far."""
+
+    request: SingleRequest
+    siblings: RequestWithSiblings
+    anti_affinity: AntiAffinity
+    names: AbstractSet[str]  # nodes that kube-scheduler would take
+    excluded: AbstractSet[str]  # those of them that it may not share with a pod on them
+    is_shared: bool  # the result depends neither on other pods nor on nodes that only some pods avoid
+
+    @property
+    def allowed(self) -> AbstractSet[str]:
+        """The nodes to choose from."""
+        return self.names - self.excluded if self.excluded else self.names
 
 
 def _own_reason(member: Member) -> str:
@@ -123,8 +167,11 @@ class _GrowingSnapshot:
         self._others: Mapping[str, NodeLoad] = {}
         self._placed_on: set[str] = set()
 
-    def begin(self, view: NodeView, names: AbstractSet[str] | None) -> None:
-        """Begin with a view on which nothing is placed yet. ``names``: nodes that may differ from the last one."""
+    def begin(self, view: NodeView, names: AbstractSet[str] | None) -> AbstractSet[str]:
+        """Begin with a view on which nothing is placed yet. Return all nodes that may differ from the last snapshot.
+
+        ``names``: nodes that may differ from the last view; None: any may.
+        """
         table, self._others = view.table, view.others
         before, after = self.snapshot.states, table.states
         names = {*before, *after} if names is None else names | self._placed_on
@@ -133,6 +180,7 @@ class _GrowingSnapshot:
         self.snapshot, self._placed_on = table, set()
         self.siblings.update_nodes(table, names)
         self.change_log.add_names(changed)
+        return names
 
     @property
     def has_placed(self) -> bool:
@@ -143,6 +191,27 @@ class _GrowingSnapshot:
         """Return the best of these nodes with enough CPU, memory and pod slots for a pod; None: no node suits."""
         best_first = ranking.best_nodes(names, member.uid)
         return next((name for name in best_first if self.shortage_on(name, member.load) is None), None)
+
+    def reason_against(
+        self, ranking: NodeRanking | PodRanking, names: AbstractSet[str], excluded: AbstractSet[str], member: Member
+    ) -> Reason | str:
+        """Return why a pod fits on none of these nodes: the most frequent reason on nodes that have GPUs.
+
+        ``excluded``: those that it may not share with a pod on them.
+        """
+        if self.best_node(ranking, excluded, member) is not None:
+            return ANTI_AFFINITY_REASON
+        rejections = ranking.rejections_of(names)
+        if not rejections:
+            return NOT_TAKEN
+        states = self.snapshot.states
+        counts = Counter(
+            # A ranking reports nodes whose GPUs fit as unknown nodes.
+            (reason == Reason.UNKNOWN_NODE.value and self.shortage_on(name, member.load)) or reason
+            for name, reason in rejections.items()
+            if states[name].allocatable
+        )
+        return min(counts, key=lambda each: (-counts[each], each), default=Reason.TOO_FEW_GPUS.value)
 
     def shortage_on(self, name: str, load: NodeLoad) -> str | None:
         """Return what a node has too little of for a pod; None: nothing."""
@@ -197,20 +266,3 @@ class _AllowedNodes:
             found = {name for name in self._names if node_filter.rejection_of(self._view.rules[name]) is None}
             self._known[key] = found
         return found
-
-
-def _most_frequent_reason(
-    growing: _GrowingSnapshot, ranking: NodeRanking | PodRanking, names: AbstractSet[str], member: Member
-) -> str:
-    """Return the most frequent reason on nodes that have GPUs."""
-    rejections = ranking.rejections_of(names)
-    if not rejections:
-        return NOT_TAKEN
-    states = growing.snapshot.states
-    counts = Counter(
-        # A ranking reports nodes whose GPUs fit as unknown nodes.
-        (reason == Reason.UNKNOWN_NODE.value and growing.shortage_on(name, member.load)) or reason
-        for name, reason in rejections.items()
-        if states[name].allocatable
-    )
-    return min(counts, key=lambda each: (-counts[each], each), default=Reason.TOO_FEW_GPUS.value)
