@@ -18,6 +18,7 @@ import msgspec
 
 from scheduler_core.cache.node_state import product_of
 from scheduler_core.planner.gang.member import GangName, Member
+from scheduler_core.planner.packing.anti_affinity import PlacedMember, changed_pods, is_affected_by
 from scheduler_core.planner.packing.candidates import Candidates, own_levels
 from scheduler_core.planner.packing.diagnosis import diagnosis_summary
 from scheduler_core.planner.packing.groups import MemberGroups, group_members
@@ -100,7 +101,7 @@ class GangPlanner:
         self._limited: dict[Hashable, LimitedNodes] = {}  # by ``resource_requests``
         self._candidates: dict[Hashable, Candidates] = {}  # by the rules of a request, the last used last
         self._inputs: tuple[object, ...] = ()  # of all requests
-        self._placed_members: object = ()  # on which the grouping of members depends
+        self._placed_members: tuple[PlacedMember, ...] = ()  # on which the grouping of members depends
         self._diagnosed_at: dict[GangName, int] = {}  # of the result that each gang was given last
 
     def see_view(self, view: NodeView) -> None:
@@ -185,7 +186,9 @@ class GangPlanner:
             self._results.clear()
             self._candidates.clear()
         if options.placed_members is not self._placed_members:  # results are kept: their keys have the excluded nodes
-            self._placed_members, self._requests = options.placed_members, {}
+            is_affected = is_affected_by(changed_pods(self._placed_members, options.placed_members))
+            self._placed_members = options.placed_members
+            self._requests = {name: each for name, each in self._requests.items() if not is_affected(each.members)}
         name = members[0].gang_request.gang
         known = self._requests.pop(name, None)
         if known is not None and known.members is members and known.minimum == options.minimum and not options.placed:
