@@ -30,6 +30,13 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
+def add_bounded(known: dict[K, R], key: K, value: R, most: int) -> None:
+    """Add a value. If there are too many, remove the one that was added longest ago."""
+    if key not in known and len(known) >= most:
+        del known[next(iter(known))]
+    known[key] = value
+
+
 class ResultCache(Generic[K, R]):
     """Results by argument."""
 

@@ -17,6 +17,7 @@ from starlette.requests import Request
 
 from gputopo.kube.errors import KubeError
 from gputopo.kube.page_reviews import PageUser, Verdict
+from gputopo.recent_results import add_bounded
 from scheduler_core.runtime.page_access import PageAccess, bearer_token
 from scheduler_core.runtime.turns import TooManyWaitingError, Turns
 from scheduler_core.ui.rows_html import ANYONE, Viewer
@@ -126,9 +127,7 @@ class NamespaceReviews:
         extra = tuple(sorted(user.extra.items()))
         key = user.username, user.uid, user.groups, extra
         answers = self._answers.pop(key, {})
-        self._answers[key] = answers  # the newest is last
-        if len(self._answers) > _MAX_USERS:
-            del self._answers[next(iter(self._answers))]
+        add_bounded(self._answers, key, answers, _MAX_USERS)
         return answers
 
     def _valid(self, answers: Mapping[str, tuple[float, bool]], namespace: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from gputopo.crd.reservations import ReservationSpec, ReservationState
 from gputopo.process.logs import LineBudget
+from gputopo.recent_results import add_bounded
 from scheduler_core.planner.commit.actions import Action, CreateReservation, WriteStatus
 
 LINES_PER_S = 100.0
@@ -34,9 +35,7 @@ class ReservationLines:
         if isinstance(action, CreateReservation):
             held = bool(action.spec.held) and not action.spec.seats
             name = f"{action.namespace}/{action.name}"
-            self._planned_at[name] = self._clock() - seconds
-            while len(self._planned_at) > _MAX_PLANS:
-                del self._planned_at[next(iter(self._planned_at))]
+            add_bounded(self._planned_at, name, self._clock() - seconds, _MAX_PLANS)
             self._write(name, action.namespace, action.spec, "held" if held else "proposed", seconds, None)
         elif isinstance(action, WriteStatus):
             state, before = action.status.state, action.reservation.status.state

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TypeVar
 
 import msgspec
 
+from gputopo.recent_results import add_bounded
 from scheduler_core.cache.node_state import product_of
 from scheduler_core.planner.gang.member import GangName, Member
 from scheduler_core.planner.packing.anti_affinity import PlacedMember, changed_pods, is_affected_by
@@ -46,8 +46,6 @@ from scheduler_core.planner.packing.search import (
 from scheduler_core.planner.packing.view_changes import ViewReader
 from scheduler_core.request.pod_request import Strength
 
-K = TypeVar("K", bound=Hashable)
-T = TypeVar("T")
 _MAX_REQUESTS = 1 << 13  # gangs: those that were tried last
 _MAX_VERDICTS = 1 << 12  # different requests: later gangs share the verdicts of those that came last
 _MAX_RESULTS = 64  # different requests with kept results, a megabyte each at most: those that were planned last
@@ -127,7 +125,7 @@ class GangPlanner:
             return None
         known = request.verdicts.request_ids
         found = known.pop(ignored_holds, None) or RequestId(ignored_holds)
-        _remember_value(known, ignored_holds, found, _MAX_IDS)
+        add_bounded(known, ignored_holds, found, _MAX_IDS)
         return found
 
     def plan_gang(
@@ -176,7 +174,7 @@ class GangPlanner:
                 return found
             if not (again and options.out_of_time()):
                 verdict.unplaced, verdict.names, verdict.diagnosed_at = found, _names(groups), self._nodes.mark
-        _remember_value(self._diagnosed_at, members[0].gang_request.gang, verdict.diagnosed_at, _MAX_REQUESTS)
+        add_bounded(self._diagnosed_at, members[0].gang_request.gang, verdict.diagnosed_at, _MAX_REQUESTS)
         return _with_own_names(request, verdict)
 
     def _request(self, members: Sequence[Member], view: NodeView, options: PlanOptions) -> _Request | Unplaced:
@@ -201,10 +199,10 @@ class GangPlanner:
         verdicts = self._verdicts.get(key)
         if verdicts is None:
             verdicts = _Verdicts()
-            _remember_value(self._verdicts, key, verdicts, _MAX_VERDICTS)
+            add_bounded(self._verdicts, key, verdicts, _MAX_VERDICTS)
         found = _Request(members, options.minimum, groups, key, verdicts)
         if not options.placed:
-            _remember_value(self._requests, name, found, _MAX_REQUESTS)
+            add_bounded(self._requests, name, found, _MAX_REQUESTS)
         return found
 
     def _forget_placed(self, members: Sequence[Member], found: GangPlan | Unplaced) -> None:
@@ -219,14 +217,14 @@ class GangPlanner:
         candidates = self._candidates.pop(rules, None) or Candidates(groups, levels)
         results = self._results.pop(request.key, None) or FitResults(groups, self._nodes, self._limited_nodes(groups))
         if len(groups.groups) <= _MAX_KINDS:
-            _remember_value(self._candidates, rules, candidates, _MAX_CANDIDATES)
-            _remember_value(self._results, request.key, results, _MAX_RESULTS)
+            add_bounded(self._candidates, rules, candidates, _MAX_CANDIDATES)
+            add_bounded(self._results, request.key, results, _MAX_RESULTS)
         return SearchMemory(candidates, results)
 
     def _limited_nodes(self, groups: MemberGroups) -> LimitedNodes:
         requests = resource_requests(groups)
         found = self._limited.pop(requests, None) or limited_nodes_of(groups, self._nodes)
-        _remember_value(self._limited, requests, found, _MAX_LIMITED)
+        add_bounded(self._limited, requests, found, _MAX_LIMITED)
         return found
 
     def _has_improved(self, verdict: _Verdict, request: _Request, levels: Levels) -> bool:
@@ -333,13 +331,6 @@ class _GangFit:
                 if most >= groups.minimum:
                     return most
         return most
-
-
-def _remember_value(known: dict[K, T], key: K, value: T, most: int) -> None:
-    """Add a value, in place of the one that was used longest ago if there are too many."""
-    if len(known) >= most:
-        del known[next(iter(known))]
-    known[key] = value
 
 
 def _fit_key(groups: MemberGroups, view: NodeView, options: PlanOptions) -> Hashable:

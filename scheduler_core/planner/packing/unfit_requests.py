@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.labels.reasons import Reason
+from gputopo.recent_results import add_bounded
 from scheduler_core.cache.change_log import ChangeLog
 from scheduler_core.evaluation.filters import rejection_reason
 from scheduler_core.planner.packing.free_resources import free_resources
@@ -70,10 +71,8 @@ class UnfitRequests:
         assert self._view is not None
         ignored, mark = self._view.ignored_holds, self._log.mark
         before = self._known.pop((request, ignored), None)
-        if len(self._known) >= _MAX_REQUESTS:
-            del self._known[next(iter(self._known))]  # the one that was recorded longest ago
         request_id = RequestId(ignored) if before is None else before.request_id
-        self._known[request, ignored] = UnfitRequest(request_id, reason, mark, mark)
+        add_bounded(self._known, (request, ignored), UnfitRequest(request_id, reason, mark, mark), _MAX_REQUESTS)
         return request_id
 
     def is_reason_outdated(self, known: UnfitRequest) -> bool:
