@@ -160,13 +160,16 @@ class Stage:
                 found = [*pods, *(member(gang, at, self._count) for gang in range(gangs) for at in range(GANG))]
             else:
                 many = gangs if kind is ReservationUpdate else self._count
-                found = [MAKERS[kind](at, self._count) for at in range(many if kind in MAKERS else 0)]
+                found = [self._object(kind, at) for at in range(many if kind in MAKERS else 0)]
             self._take(kind, self._reductions[kind].apply_list(msgspec.Raw(_encode(each)) for each in found))
         began = time.thread_time()
         self._term.view.cache.snapshot  # noqa: B018  computes all node states once, which is not a cost per pod
         self.first_s = time.thread_time() - began
         LongLivedObjects().tick(0.0, loaded=True)
         self._spent.seconds.clear()
+
+    def _object(self, kind: type[Any], at: int) -> Object:
+        return MAKERS[kind](at, self._count)
 
     def run(self) -> None:
         """Wait until all pods are bound."""

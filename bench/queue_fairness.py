@@ -12,6 +12,8 @@ next event. So a wait does not depend on the load of the machine.
     --usable        the pods that end free GPUs that one member of a gang that does not fit could use
     --singles       instead of each gang that does not fit a planned single pod: no node of its pool is free
     --anti-affinity the first of them may not share a host with pods like itself
+    --holds         they have ten priorities, and for each priority GPUs of pods that run are held; the gangs that fit
+                    arrive after 400 s
 
     mean, max   wait from the arrival until the first member is ungated, in seconds of that clock
     ratio       mean wait by the mean wait without gangs that do not fit
@@ -23,21 +25,26 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from itertools import cycle
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from planner_loop import RATE, Spent, Stage, node_name, planned
 
 from gputopo.labels import keys
+from scheduler_core.cache.events import NodeUpdate
 from scheduler_core.planner.commit.actions import Action, UngateAndPin
+from scheduler_core.planner.leader.hold_search import HoldTask, search_hold
 from scheduler_core.planner.leader.plan_task import run_plan
+from scheduler_core.planner.leader.preemption_search import PreemptionSearch, run_preemption_search
 from tests.api_objects import Object
 
 NODES, UNFIT, FIT = (5_000, 15_000), (0, 10, 100, 1_000), 20
 MEMBERS = 2  # of a gang that fits, with 8 GPUs each
 EVENT_S, SWAPPED = 0.02, 50  # seconds from one replaced pod to the next; nodes with such pods
 ARRIVE_AT_S = 10.0  # when the gangs that fit arrive
+HOLDS_AT_S, PRIORITIES = 400.0, 10  # with holds: a gang gets one after 300 s
 IDLE_S, LIMIT_S = 20.0, 120.0
 
 
@@ -75,6 +82,7 @@ class Case(NamedTuple):
     usable: bool = False
     singles: bool = False
     anti_affinity: bool = False
+    holds: bool = False
 
 
 class Fairness(Stage):
@@ -83,6 +91,7 @@ class Fairness(Stage):
     def __init__(self, nodes: int, unfit: int, case: Case) -> None:
         self._at, self._plan_s, self._read_at = 0.0, 0.0, 0.0
         self._began: float | None = None
+        self._found_beside: Callable[[], None] | None = None  # applies the result of a search beside the loop
         super().__init__(Spent(()), nodes, RATE)
         self._ungated: dict[str, float] = {}  # by gang: when its first member was ungated
         free = (FIT + 1) * MEMBERS  # with the gang "first"
@@ -103,7 +112,10 @@ class Fairness(Stage):
             make_single(each)
         for each in waiting[:MEMBERS] if case.anti_affinity else ():
             refuse_own_kind(each)
+        for at, each in enumerate(waiting if case.holds else ()):
+            wait_for_running_pods(each, 10 + at // MEMBERS % PRIORITIES)
         first = [gated("first", 8, at) for at in range(MEMBERS)]
+        self._arrive_at = HOLDS_AT_S if case.holds else ARRIVE_AT_S
         self._arriving = [gated(f"fit-{gang}", 8, at) for gang in range(FIT) for at in range(MEMBERS)]
         if case.together:
             self._arriving = [*waiting, *self._arriving]
@@ -125,7 +137,7 @@ class Fairness(Stage):
 
     def measure_waits(self) -> list[float]:
         """Let the gangs that fit arrive, and run until all are ungated, or the time is over. Return their waits."""
-        self._run_until(ARRIVE_AT_S)
+        self._run_until(self._arrive_at)
         arrived = self._now
         for each in self._arriving:
             self._pods[each["metadata"]["uid"]] = each
@@ -167,6 +179,10 @@ class Fairness(Stage):
                 self._due = self._next_tick
                 with self._spent.on("round"):
                     self._term.run_round()
+            found_beside, self._found_beside = self._found_beside, None
+            if found_beside is not None:
+                with self._spent.on("round"):
+                    found_beside()
             self._now += self._cpu() - before
             if not (self._tasks or self._writes or self._to_bind or self._lines):
                 self._now = max(self._now, min(self._due, self._next_event, self._next_tick))
@@ -178,6 +194,24 @@ class Fairness(Stage):
         self._version += 1
         pod["metadata"] |= {"uid": f"{uid.partition('#')[0]}#{self._version}", "resourceVersion": str(self._version)}
         self._lines.append(msgspec.json.encode({"type": "ADDED", "object": pod}) + b"\n")
+
+    def _object(self, kind: type[Any], at: int) -> Object:
+        found = super()._object(kind, at)
+        if kind is NodeUpdate:  # the gangs that do not fit wait for the nodes in use
+            found["metadata"]["labels"]["pool"] = "used" if at >= (FIT + 1) * MEMBERS else "free"
+        return found
+
+    def start_hold_search(self, task: HoldTask) -> None:
+        """Search at once. The CPU time does not count: a planner searches in a thread beside its loop."""
+        began, found = time.thread_time(), search_hold(task)
+        found = found._replace(cpu_s=time.thread_time() - began)
+        self._found_beside = lambda: self._term.apply_hold_result(found)
+
+    def start_preemption_search(self, search: PreemptionSearch) -> None:
+        """Search at once, as for a hold."""
+        began, found = time.thread_time(), run_preemption_search(search)
+        found = found._replace(cpu_s=time.thread_time() - began)
+        self._found_beside = lambda: self._term.apply_preemption_result(found)
 
     def execute_action(self, what: Action) -> None:
         """Execute it, and record when a gang is ungated."""
@@ -219,6 +253,12 @@ def make_single(pod: Object) -> None:
     del pod["metadata"]["annotations"][keys.POD_GANG_REQUIRED.key]
     pod["metadata"]["annotations"][keys.POD_PLANNED.key] = "true"
     pod["spec"]["nodeSelector"] = {"pool": "other"}
+
+
+def wait_for_running_pods(pod: Object, priority: int) -> None:
+    """Make a member fit as soon as pods end."""
+    del pod["metadata"]["annotations"][keys.POD_GANG_REQUIRED.key]
+    pod["spec"] |= {"priority": priority, "nodeSelector": {"pool": "used"}}
 
 
 def refuse_own_kind(pod: Object) -> None:

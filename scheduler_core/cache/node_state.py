@@ -100,7 +100,10 @@ class NodeState(msgspec.Struct, frozen=True, eq=False, weakref=True, rename=_DEC
 
     def free_devices(self, resource: str) -> int:
         """Return the number of free healthy devices of a resource."""
-        return next((number for name, number in self.free_counts if name == resource), 0)
+        for name, number in self.free_counts:  # called very often: faster than ``next``
+            if name == resource:
+                return number
+        return 0
 
 
 def state_of(record: NodeRecord, now: float, policy: Policy) -> NodeState:
