@@ -46,6 +46,7 @@ _MOST_GROUPS = 6  # sets in a division that the plugin keeps correctly
 # Sets visited in one search, 10 us each: enough for all machines of 8 GPUs, and for trees of 16. Without any symmetry,
 # each set of free GPUs has a search of its own, so these are shorter.
 _MOST_WORK, _MOST_WORK_WITHOUT_SYMMETRY = 2200, 800
+_MAX_COMPARED = 800  # sets of one size whose points are compared
 
 
 class Prediction(NamedTuple):
@@ -93,8 +94,8 @@ def crashes_on_links(shape: MachineShape, free: int, size: int) -> bool:
     return size > 1 and any(pair & free == pair for pair in shape.one_sided_links)
 
 
-def can_crash(shape: MachineShape, among: int, size: int) -> bool:
-    """Return whether the plugin may crash on a request for ``size`` GPUs if it is offered some of these GPUs."""
+def may_crash_on_subset(shape: MachineShape, among: int, size: int) -> bool:
+    """Return whether the plugin may crash on a request for ``size`` GPUs if it is offered any of these GPUs."""
     if crashes_on_links(shape, among, size):
         return True
     views = range(len(shape.points or ())) if 1 < size < among.bit_count() else ()
@@ -151,9 +152,9 @@ def _padded_may_win(search: _Search) -> bool:
 
 def _all_points(search: _Search, size: int) -> set[int] | None:
     """Return the points of all sets of this size; None: there are too many sets."""
-    whole, most = search.shape.whole, _MOST_WORK_WITHOUT_SYMMETRY
-    sets: Iterable[int] | None = search.shape.symmetry.representatives(whole, size, most)
-    if sets is None and count_subsets(whole, size) <= most:
+    whole = search.shape.whole
+    sets: Iterable[int] | None = search.shape.symmetry.representatives(whole, size, _MAX_COMPARED)
+    if sets is None and count_subsets(whole, size) <= _MAX_COMPARED:
         sets = subsets(whole, size)
     return None if sets is None else {_points(search.shape, search.view, each) for each in sets}
 

@@ -60,6 +60,11 @@ class OpenAdmissions(NamedTuple):
     pending: tuple[PendingAdmission, ...]
     releases: tuple[int, ...] = ()  # GPUs of pods that have ended since
 
+    @property
+    def among(self) -> int:
+        """The GPUs that no pod surely holds."""
+        return self.start | union(self.releases)
+
 
 class KubeletReport(NamedTuple):
     """The report of the kubelet, and the admissions that it leaves open."""
@@ -104,7 +109,7 @@ def occupancy(
             _unknown(shape.whole, missing + unhealthy) if missing else _without_unhealthy(shape.whole, shape, unhealthy)
         )
     open_admissions = report.open_admissions
-    base = open_admissions.start | union(open_admissions.releases)
+    base = open_admissions.among
     if not missing:
         return Occupancy(_without_unhealthy(base, shape, unhealthy))
     partly = any(0 < allocated.get(each.uid, 0).bit_count() < each.profile.gpus for each in pods)

@@ -207,13 +207,12 @@ def with_owner_pods(state: NodeState, owner_pods: OwnerPods) -> NodeState:
 
 @recent_results(1 << 12)
 def with_any_free_gpus(state: NodeState, colocation: Colocation) -> NodeState:
-    """Return the state of a node with whole GPUs if nothing is known of which are free; one object for equal arguments.
+    """Return the state as if it were unknown which GPUs are free, and with this colocation.
 
-    Only GPUs that a pod surely holds are not free.
+    Only GPUs that a pod surely holds count as in use. The node has whole GPUs. Equal arguments give the same object.
     """
     assert state.free is not None
-    admissions = state.open_admissions
-    among = state.free.among if admissions is None else admissions.start | union(admissions.releases)
+    among = state.free.among if state.open_admissions is None else state.open_admissions.among
     free = SomeSet(among, state.free_devices(WHOLE))
     return msgspec.structs.replace(state, free=free, open_admissions=None, colocation=colocation)
 

@@ -58,8 +58,12 @@ class Evaluator(RecentResults[NodeState, Evaluation]):
         filtered = filtered._replace(device_request=filtered.device_request._replace(cpu_milli=0))
         reason = _cached_reasons(filtered, policy)
         self._may_exchange = not _names_places(profile, policy)
-        self.rejection = reason
+        self._reason = reason
         super().__init__(partial(_evaluate_with, reason, score, self._may_exchange), max_states)
+
+    def rejection_reason(self, state: NodeState) -> Reason | None:
+        """Return the reason against a node in this state; None: it fits. Cached."""
+        return self._reason(canonical_state(state) if self._may_exchange else state)
 
     def may_take_long(self, state: NodeState) -> bool:
         """Return whether the evaluation may take tens of milliseconds: on many GPUs, with many possible free sets."""

@@ -227,7 +227,7 @@ def _forecasts(profile: PodProfile, shape: MachineShape, node: NodeState) -> Ite
             admissions._replace(pending=(*admissions.pending, PendingAdmission(profile))),
             node.kubelet,
         )
-        among = admissions.start | union(admissions.releases)
+        among = admissions.among
     if outcomes is None:  # unknown, or too many orders: then every set must keep their shape
         yield from ((each, Prediction(some_set(among, each.gpus))) for each in node.unadmitted_profiles)
         return

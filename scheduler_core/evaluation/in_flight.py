@@ -7,7 +7,8 @@ kube-scheduler would not have offered the node. Pods that are equal for other po
 kube-scheduler does not know reservations: on a node with reservations, all pods in flight to it must leave enough
 devices.
 
-First comes one check that suffices on most machines: the node fits whichever of its free GPUs the pod gets.
+``fits_with_any_gpus`` comes first: a node that suits the pod with any of its free GPUs suits it with every subset. On
+most machines this is enough.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from itertools import takewhile
 from typing import Protocol
 
 from gputopo.labels.reasons import Reason
-from scheduler_core.allocation.device_plugin import can_crash
+from scheduler_core.allocation.device_plugin import may_crash_on_subset
 from scheduler_core.allocation.numa_alignment import KubeletModel
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.assumed_pods import AssumedPod
@@ -31,7 +32,8 @@ from scheduler_core.evaluation.score import Score
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodProfile, Strength
 
-MAX_CASES = 32  # different subsets on one node, each up to 13 ms with 16 GPUs: with more, the node does not fit
+# Different subsets on one node, each up to 13 ms with 16 GPUs. With more, the node fits only if any free GPUs suit.
+MAX_CASES = 32
 
 
 class StateEvaluator(Protocol):
@@ -42,7 +44,7 @@ class StateEvaluator(Protocol):
     def __call__(self, state: NodeState, /) -> Reason | Score:
         """Return the reason against a node in this state, or its score."""
 
-    def rejection(self, state: NodeState) -> Reason | None:
+    def rejection_reason(self, state: NodeState, /) -> Reason | None:
         """Return the reason against a node in this state; None: it fits."""
 
 
@@ -62,9 +64,13 @@ def fits_with_all(
     if not in_flight or not is_affected(profile, state):
         return True
     coming = [each.pod for each in in_flight if name in each.nodes]
+    if not coming:
+        return True
     if not (profile.has_hard_constraints or can_break(state)):
         return leaves_enough(profile, state, coming)
     record = snapshot.records[name]
+    if not may_continue():
+        return None
     enough = state.unreserved is None or leaves_enough(profile, state, coming)
     if enough and fits_with_any_gpus(profile, state, record.pods, coming, evaluator):
         return True
@@ -82,29 +88,35 @@ def fits_with_all(
 def fits_with_any_gpus(
     profile: PodProfile,
     state: NodeState,
-    others: Iterable[Occupant],
+    present: Iterable[Occupant],
     coming: Iterable[Occupant],
     evaluator: StateEvaluator,
 ) -> bool:
-    """Return whether a node with enough devices surely fits, whichever GPUs the kubelet gives to which pod.
+    """Return whether a node with enough devices fits whichever GPUs the kubelet gives to which pod.
 
-    ``others``: the pods on the node. ``coming``: those in flight. False also where more than the GPUs matters: NICs,
-    shared GPUs, extensions, a Topology Manager that rejects pods.
+    False: not known; try the subsets. ``present``: the other pods on the node. ``coming``: the pods in flight.
     """
     shape, policy = state.shape, evaluator.policy
-    if shape is None or state.free is None or state.kubelet.rejects or policy.filters:
+    if shape is None or state.free is None:
         return False
-    if state.honours_gpu_choice or state.shared_gpus is not None or profile.constraints.nic is Strength.REQUIRED:
+    # More than the GPUs matters then.
+    if (
+        state.kubelet.rejects
+        or policy.filters
+        or state.honours_gpu_choice
+        or state.shared_gpus is not None
+        or profile.constraints.nic is Strength.REQUIRED
+    ):
         return False
     if any(pod.profile.requires_shape for pod in coming):
         return False
-    unknown = with_any_free_gpus(state, colocation_of((*others, *coming)))
-    assert unknown.free is not None
-    kept = (profile, *state.unadmitted_profiles)
-    sizes = {step.devices for each in kept for step in each.device_request.whole_gpu_steps}
-    if any(can_crash(shape, unknown.free.among, size) for size in sizes):
+    with_any = with_any_free_gpus(state, colocation_of((*present, *coming)))
+    assert with_any.free is not None
+    profiles = (profile, *state.unadmitted_profiles)
+    sizes = {step.devices for each in profiles for step in each.device_request.whole_gpu_steps}
+    if any(may_crash_on_subset(shape, with_any.free.among, size) for size in sizes):
         return False
-    return evaluator.rejection(unknown) is None
+    return evaluator.rejection_reason(with_any) is None
 
 
 def _cases(

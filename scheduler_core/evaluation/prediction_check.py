@@ -14,7 +14,7 @@ import msgspec
 from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.admission import predict_sets, whole_gpu_steps
 from scheduler_core.allocation.device_plugin import PredictionResult, check_prediction
-from scheduler_core.allocation.gpu_sets import ExactSets, Sets, SomeSet, exact_sets, union
+from scheduler_core.allocation.gpu_sets import ExactSets, Sets, SomeSet, exact_sets
 from scheduler_core.allocation.machine_shape import MachineShape
 from scheduler_core.allocation.occupancy import KubeletReport, Occupant, follow_admissions
 from scheduler_core.cache.kubelet_model import kubelet_model
@@ -97,7 +97,7 @@ def _forecast(before: NodeRecord, shape: MachineShape) -> Callable[[Occupant], S
         if report.allocated.get(pod.uid):  # partly reported: the other GPUs may be any
             return SomeSet(shape.whole, pod.profile.gpus)
         if outcomes is None:
-            return SomeSet(pending.start | union(pending.releases), pod.profile.gpus)
+            return SomeSet(pending.among, pod.profile.gpus)
         free = {mask for mask, admitted in outcomes.admissions if admitted == pod.profile}
         steps = whole_gpu_steps(pod.profile.device_request, kubelet)
         return predict_sets(shape, exact_sets(free), steps, kubelet).sets

@@ -30,7 +30,7 @@ from scheduler_core.evaluation.in_flight import fits_with_any_gpus, leaves_enoug
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.pod_request import PodProfile
 
-MAX_CASES = 64  # subsets of in-flight pods, by profile; with more, the check fails until some are bound
+MAX_CASES = 64  # subsets of in-flight pods, by profile; with more, a member fits only if any free GPUs suit it
 
 PolicyOf = Callable[[PodUpdate], Policy]
 
@@ -126,7 +126,7 @@ def _fit(
         others = [pod for pod in present if pod.uid != uid]
         state = _state(snapshot, node, uid, others)
         enough = leaves_enough(profile, state, coming)
-        if enough and fits_with_any_gpus(profile, state, others, coming, evaluator):
+        if coming and enough and fits_with_any_gpus(profile, state, others, coming, evaluator):
             continue
         if cases is None:
             return False

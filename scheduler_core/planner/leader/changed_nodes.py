@@ -78,7 +78,7 @@ class ChangedNodes:
 
 
 def _free_gpus(table: ClusterSnapshot, name: str) -> int:
-    """Return the free GPUs of a node for a gang that ignores all holds on it."""
+    """Return the most GPUs that may be free on a node for a gang that ignores all its holds."""
     state = table.states.get(name)
     if state is None:
         return 0

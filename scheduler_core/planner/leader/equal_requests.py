@@ -1,4 +1,4 @@
-"""Gangs for which the result of another gang with an equal request counts: they ignore the same holds. Pure."""
+"""Which gangs with equal requests share a result: those that ignore the same holds. Pure."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.hold_limits import CapacityHold
 
 
-def holds_ignored_by(
+def sharing_keys(
     holds: Collection[CapacityHold], avoiding: Container[GangName], *, may_backfill: bool
 ) -> Callable[[Gang], frozenset[str] | None]:
-    """Return a function that returns the UIDs of the holds that a gang ignores.
+    """Return a function that returns the sharing key of a gang: the UIDs of the holds that it ignores.
 
-    It returns None for a gang that may fit where another gang with an equal request, which ignores the same holds, does
-    not. ``avoiding``: the gangs that avoid nodes; ``may_backfill``: gangs that end in time may use held capacity.
+    Where a gang does not fit, no gang with an equal request and an equal key fits. None: the gang shares no result.
+    ``avoiding``: the gangs that avoid nodes; ``may_backfill``: gangs that end in time may use held capacity.
     """
     holders = {each.gang for each in holds}
 
     @cache
-    def of_priority(priority: int) -> frozenset[str]:
+    def lower_holds(priority: int) -> frozenset[str]:
         return frozenset(each.reservation.key for each in holds if each.priority < priority)
 
-    def ignored(gang: Gang) -> frozenset[str] | None:
+    def sharing_key(gang: Gang) -> frozenset[str] | None:
         if gang.name in avoiding:
             return None
         if holds and may_backfill and any(each.bounded_s or each.expected for each in gang.ready):
             return None
-        own = ignored_holds(gang, holds) if gang.name in holders else None
-        return of_priority(gang.priority) if own is None else own
+        return ignored_holds(gang, holds) if gang.name in holders else lower_holds(gang.priority)
 
-    return ignored
+    return sharing_key
 
 
 def ignored_holds(gang: Gang, holds: Collection[CapacityHold]) -> frozenset[str]:

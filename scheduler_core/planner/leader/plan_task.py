@@ -60,7 +60,7 @@ class PlanTask(NamedTuple):
     resume_at: QueueOrder | None = None  # of the last result
     finds_reasons_again: bool = False  # of gangs that still do not fit, where nodes have changed
     backfills: Mapping[GangName, tuple[BackfillTable, ...]] = {}  # for gangs that fit nowhere else
-    apart: AbstractSet[GangName] = frozenset()  # gangs whose results count for no other gang: see ``equal_requests``
+    unshared: AbstractSet[GangName] = frozenset()  # gangs whose results count for no other: see ``equal_requests``
 
 
 class PlanMemory:
@@ -112,7 +112,7 @@ def run_plan(task: PlanTask, memory: PlanMemory | None = None) -> PlanResult:
 def _plan_batches(task: PlanTask, memory: PlanMemory) -> PlanResult:
     """Plan gangs that did not fit before for a part of the time, from where the last task stopped."""
     unplaced, request_ids = dict[GangName, Unplaced](), dict[GangName, RequestId]()
-    steps, reasons_s, resume_at = 0, 0.0, None
+    steps, resume_at = 0, None
     # Gangs that did not fit before and come before that place in the queue are tried last.
     batches = sorted(task.batches, key=lambda each: _is_retry(each) and each[0].order < (task.resume_at or ()))
     for batch in batches:
@@ -129,11 +129,8 @@ def _plan_batches(task: PlanTask, memory: PlanMemory) -> PlanResult:
         unplaced |= found.unplaced
         request_ids |= found.request_ids
         steps += found.steps
-        reasons_s += found.reasons_s
         if found.created:
-            return found._replace(
-                unplaced=unplaced, request_ids=request_ids, steps=steps, resume_at=resume_at, reasons_s=reasons_s
-            )
+            return found._replace(unplaced=unplaced, request_ids=request_ids, steps=steps, resume_at=resume_at)
     waiting = [batch[0] for batch in task.batches if not is_batch(batch) and batch[0].gang.name in unplaced]
     for each in waiting:
         if not unplaced[each.gang.name].missing and not task.is_out_of_time():
@@ -141,8 +138,10 @@ def _plan_batches(task: PlanTask, memory: PlanMemory) -> PlanResult:
     began = thread_time()
     if task.finds_reasons_again:
         unplaced |= _find_reasons_again(task, waiting, memory.gangs)
-    reasons_s += thread_time() - began
-    return PlanResult(unplaced=unplaced, request_ids=request_ids, steps=steps, resume_at=resume_at, reasons_s=reasons_s)
+        unplaced |= _find_single_reasons_again(task, memory.singles)
+    return PlanResult(
+        unplaced=unplaced, request_ids=request_ids, steps=steps, resume_at=resume_at, reasons_s=thread_time() - began
+    )
 
 
 def _find_reasons_again(
@@ -156,6 +155,14 @@ def _find_reasons_again(
         if task.is_out_of_time() or (found and task.is_retry_time_over()):
             break
         found |= _plan_gang(task, each, planner, diagnose=True, again=True).unplaced
+    return found
+
+
+def _find_single_reasons_again(task: PlanTask, placer: SinglePodPlacer) -> dict[GangName, Unplaced]:
+    """Return new results of single pods whose reasons may be out of date, while there is time for retries."""
+    found, in_time = dict[GangName, Unplaced](), task._replace(is_out_of_time=task.is_retry_time_over)
+    for batch in filter(is_batch, task.batches):
+        found |= _plan_single_pods(in_time, batch, placer, again=True).unplaced
     return found
 
 
@@ -205,7 +212,7 @@ def _plan_gang(
     view = task.view.with_table(task.tables_without_holds.get(gang.name))
     found = planner.plan_gang(gang.ready, view, options, diagnose=diagnose, again=again)
     if isinstance(found, Unplaced):
-        request_id = None if gang.name in task.apart else planner.request_id(gang.name, view.ignored_holds)
+        request_id = None if gang.name in task.unshared else planner.request_id(gang.name, view.ignored_holds)
         request_ids = {} if request_id is None else {gang.name: request_id}
         return PlanResult(unplaced={gang.name: found}, request_ids=request_ids, steps=found.steps)
     attempt = waiting.rollbacks + 1
@@ -244,32 +251,24 @@ def placed_seats(gang: Gang, seats: Mapping[str, PlannedMember]) -> tuple[Planne
     )
 
 
-def _plan_single_pods(task: PlanTask, batch: Sequence[QueuedGang], placer: SinglePodPlacer) -> PlanResult:
+def _plan_single_pods(
+    task: PlanTask, batch: Sequence[QueuedGang], placer: SinglePodPlacer, *, again: bool = False
+) -> PlanResult:
     members = {each.gang.ready[0].uid: each.gang for each in batch}
     avoid = frozenset[str]().union(*(task.avoid.get(each.gang.name, ()) for each in batch))
     options = PlanOptions(
         avoid=avoid, levels=task.levels, out_of_time=task.is_out_of_time, placed_members=task.placed_members
     )
     view = task.view.with_table(task.tables_without_holds.get(batch[0].gang.name))
-    finds_again, began = False, thread_time()
-
-    def may_find_reasons() -> bool:
-        nonlocal finds_again
-        found = task.finds_reasons_again and not task.is_retry_time_over()
-        finds_again |= found
-        return found
-
-    found = placer.place_pods([each.gang.ready[0] for each in batch], view, options, may_find_reasons)
-    reasons_s = thread_time() - began if finds_again else 0.0
+    found = placer.place_pods([each.gang.ready[0] for each in batch], view, options, again=again)
     missing = ((members[uid], reason) for uid, reason in found.missing)
     unplaced = {gang.name: Unplaced(_NOWHERE, ((gang.ready[0].name, reason),)) for gang, reason in missing}
     names = ((members[uid].name, request_id) for uid, request_id in found.request_ids.items())
-    request_ids = {name: request_id for name, request_id in names if name not in task.apart}
+    request_ids = {name: request_id for name, request_id in names if name not in task.unshared}
     if not found.seats:
-        return PlanResult(unplaced=unplaced, request_ids=request_ids, reasons_s=reasons_s)
+        return PlanResult(unplaced=unplaced, request_ids=request_ids)
     gangs = [members[seat.uid] for seat in found.seats]
     timeout = max(each.bind_timeout_s for each in gangs)
     name = f"{SINGLE_PODS_PREFIX}{task.names.suffix()}"
     created = CreateReservation(task.names.namespace, name, ReservationSpec("", found.seats, timeout_s=timeout))
-    names_placed = tuple(each.name for each in gangs)
-    return PlanResult((created,), names_placed, unplaced, request_ids, reasons_s=reasons_s)
+    return PlanResult((created,), tuple(each.name for each in gangs), unplaced, request_ids)

@@ -61,8 +61,7 @@ class TrialRules(NamedTuple):
     most: int = 256  # single pods in a batch
     apart: Container[GangName] = ()  # single pods, each in a batch of its own
     wanted: Callable[[Gang], bool] = lambda _: True  # other gangs are skipped, and do not count towards ``most``
-    # The UIDs of the holds that a gang ignores; None: no result of another gang counts for it (``equal_requests``).
-    ignored_holds: Callable[[Gang], frozenset[str] | None] = lambda _: NO_HOLDS
+    sharing_key: Callable[[Gang], frozenset[str] | None] = lambda _: NO_HOLDS  # see ``equal_requests``
     may_fit: Callable[[QueuedGang], bool] = lambda _: True  # of gangs that did not fit: see ``changed_nodes``
     every: bool = False  # also all other gangs that did not fit, except single pods, to find their reasons again
 
@@ -73,12 +72,12 @@ DEFAULT_RULES = TrialRules()
 class UnfitState:
     """The last state of the cluster into which a gang did not fit.
 
-    Gangs with equal requests share this object, so one trial updates all of them. It changes in place: cached
-    ``QueuedGang`` objects stay valid.
+    Gangs with equal requests that ignore the same holds share this object, so one trial updates all of them. It changes
+    in place: cached ``QueuedGang`` objects stay valid.
     """
 
     def __init__(self, state: Hashable, request_id: RequestId | None = None) -> None:
-        """``request_id``: the same one for all gangs with equal requests; None: the result counts for one gang."""
+        """``request_id``: None: the result counts only for one gang."""
         self.state, self.request_id = state, request_id
 
 
@@ -141,11 +140,11 @@ class GangQueue:
         self._forget_cached(gang.name)
         before = self._queued.pop(gang.name, None)
         unfit_state, seen_at = self._unfit_states.pop(gang.name, None), self._newest_seen_at.pop(gang.name, now)
-        if unfit_state is not None and before is not None and fit_inputs(before) == fit_inputs(gang):
-            self._unfit_states[gang.name] = unfit_state
         if gang.phase is GangPhase.QUEUED:
             self._queued[gang.name] = gang
             self._newest_seen_at[gang.name] = seen_at if before is not None and before.newest == gang.newest else now
+            if unfit_state is not None and before is not None and fit_inputs(before) == fit_inputs(gang):
+                self._unfit_states[gang.name] = unfit_state
         if gang.phase is GangPhase.QUEUED and gang.may_be_handed_over:
             self._hand_over_candidates.add(gang.name)
         else:
@@ -204,11 +203,12 @@ class GangQueue:
         self._unfit_states[name] = found
 
     def separate_requests(self, wanted: Callable[[Gang], bool] = lambda _: True) -> bool:
-        """Let gangs that did not fit be tried each by itself, because their requests may differ from equal ones now.
+        """Drop the shared results of these gangs: their requests may no longer be equal to others.
 
-        Return whether there are any.
+        Each gang gets a result of its own at its next trial. Return whether any of them had a shared result.
         """
-        found = [name for name, each in self._unfit_states.items() if each.request_id and wanted(self._queued[name])]
+        shared = [name for name, each in self._unfit_states.items() if each.request_id is not None]
+        found = [name for name in shared if wanted(self._queued[name])]
         for name in found:
             self._forget_cached(name)
             self._unfit_states[name] = UnfitState(self._unfit_states[name].state)
@@ -274,7 +274,7 @@ class GangQueue:
                 is_single = is_single_pod_gang(each.gang.name)
                 # A shared result counts only while the gang ignores the same holds; else it needs one of its own.
                 shared = unfit.request_id
-                if shared is not None and shared.ignored_holds != rules.ignored_holds(each.gang):
+                if shared is not None and shared.ignored_holds != rules.sharing_key(each.gang):
                     shared = None
                 is_tried = unfit.state == state and (shared is not None or unfit.request_id is None)
                 if is_tried or shared in request_ids:

@@ -20,7 +20,7 @@ from scheduler_core.planner.leader.backlog import GangBacklog
 from scheduler_core.planner.leader.capacity_holds import CapacityHolds, HoldRequest, nodes_of_other_holds
 from scheduler_core.planner.leader.changed_nodes import ChangedNodes, PlanState
 from scheduler_core.planner.leader.context import TermContext
-from scheduler_core.planner.leader.equal_requests import holds_ignored_by, ignored_holds
+from scheduler_core.planner.leader.equal_requests import ignored_holds, sharing_keys
 from scheduler_core.planner.leader.eviction_checks import CheckRequest, EvictionChecks
 from scheduler_core.planner.leader.forbidden_units import ForbiddenNames
 from scheduler_core.planner.leader.hand_over import hand_overs
@@ -33,7 +33,7 @@ from scheduler_core.planner.leader.queue import QueuedGang, TrialRules, fit_inpu
 from scheduler_core.planner.leader.queue_order import QueueOrder
 from scheduler_core.planner.leader.shared_searches import SharingRules
 from scheduler_core.planner.leader.view import PlannerView, SeenNodes
-from scheduler_core.planner.packing.anti_affinity import PlacedMember, changed_pods, is_affected_by
+from scheduler_core.planner.packing.anti_affinity import ChangedPods, PlacedMember
 from scheduler_core.planner.preemption.inputs import UnitInputs
 from scheduler_core.policy.limits import BackfillMode
 from scheduler_core.policy.preemption import PreemptionMode
@@ -99,12 +99,12 @@ class PlanScheduler:
         if now < self._not_before and not self._backlog.queue.has_untried(now):
             executor.schedule_round(self._not_before - now)
             return
-        ignored, is_full_pass = self._ignored_holds(now), now >= self._next_full_pass
-        if batches := self._batches(now, ignored, every=is_full_pass):
+        sharing_key, is_full_pass = self._sharing_keys(now), now >= self._next_full_pass
+        if batches := self._batches(now, sharing_key, every=is_full_pass):
             self._is_planning, self._planned_state = True, self._view.plan_state(now)
             self._is_full_pass = is_full_pass
             self._planned = {each.gang.name: each.gang for batch in batches for each in batch}
-            executor.start_plan(self._plan_task(batches, now, ignored))
+            executor.start_plan(self._plan_task(batches, now, sharing_key))
 
     def apply_plan(self, result: PlanResult, now: float) -> None:
         """Record which gangs were placed, and which were not. A gang that changed since then is tried again."""
@@ -180,7 +180,7 @@ class PlanScheduler:
             yield from (ReleasePod(member, reason, policy) for member in gang.ready)
 
     def _batches(
-        self, now: float, ignored: Callable[[Gang], frozenset[str] | None], *, every: bool
+        self, now: float, sharing_key: Callable[[Gang], frozenset[str] | None], *, every: bool
     ) -> tuple[tuple[QueuedGang, ...], ...]:
         """Return what to plan now. If no gang is queued, no node state is computed."""
         queue, in_progress = self._backlog.queue, self._view.in_progress()
@@ -195,7 +195,7 @@ class PlanScheduler:
 
         holders = {each.gang for each in self.holds.open_holds()}
         state = self._view.plan_state(now)
-        rules = TrialRules(_BATCH, holders, is_wanted, ignored, self._may_fit(state), every)
+        rules = TrialRules(_BATCH, holders, is_wanted, sharing_key, self._may_fit(state), every)
         found = tuple(queue.batches(now, state, rules))
         if found and self._separate_requests():
             found = tuple(queue.batches(now, state, rules))
@@ -221,12 +221,12 @@ class PlanScheduler:
         self._plan_inputs = inputs
         if policy_for != before[0]:
             return queue.separate_requests()
-        is_affected = is_affected_by(changed_pods(before[1], placed))
-        return queue.separate_requests(lambda gang: is_affected(gang.ready))
+        changed = ChangedPods(before[1], placed)
+        return queue.separate_requests(lambda gang: changed.may_affect(gang.ready))
 
-    def _ignored_holds(self, now: float) -> Callable[[Gang], frozenset[str] | None]:
+    def _sharing_keys(self, now: float) -> Callable[[Gang], frozenset[str] | None]:
         may_backfill = self._context.policies().backfill.mode is not BackfillMode.OFF
-        return holds_ignored_by(self.holds.open_holds(), self._backlog.avoiding_gangs(now), may_backfill=may_backfill)
+        return sharing_keys(self.holds.open_holds(), self._backlog.avoiding_gangs(now), may_backfill=may_backfill)
 
     def _next_hold_request(self, now: float) -> HoldRequest | None:
         def has_given_up(namespace: str) -> bool:
@@ -326,7 +326,7 @@ class PlanScheduler:
         self,
         batches: tuple[tuple[QueuedGang, ...], ...],
         now: float,
-        ignored: Callable[[Gang], frozenset[str] | None],
+        sharing_key: Callable[[Gang], frozenset[str] | None],
     ) -> PlanTask:
         monotonic = self._context.clock.monotonic
         finds_reasons_again = self._is_full_pass and now >= self._next_reasons
@@ -347,7 +347,7 @@ class PlanScheduler:
             resume_at=self._resume_at,
             finds_reasons_again=finds_reasons_again,
             backfills=self.backfills.tables(batches),
-            apart=frozenset(each.gang.name for batch in batches for each in batch if ignored(each.gang) is None),
+            unshared=frozenset(each.gang.name for batch in batches for each in batch if sharing_key(each.gang) is None),
         )
 
     def _new_names(self) -> ReservationNames:

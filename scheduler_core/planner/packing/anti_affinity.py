@@ -6,7 +6,7 @@ Source: kube-scheduler's plugin InterPodAffinity. Terminating pods count until t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import chain
 from operator import attrgetter
@@ -18,7 +18,7 @@ from scheduler_core.request.full_pod import PodAffinityTerm
 
 ANTI_AFFINITY_REASON = "podAntiAffinity: this pod may not share a node with another pod on it"
 _MAX_TERMS = 256
-_MAX_CHECKS = 1 << 15  # of terms, when changed pods are compared with waiting pods
+_MAX_CHECKS = 1 << 15  # pairs of term and pod, when changed pods are compared with waiting pods
 ConflictingPairs = frozenset[tuple[int, int]]  # of kinds, the smaller first; (1, 1): at most one per node
 
 
@@ -96,11 +96,29 @@ def are_conflicting(one: AntiAffinity, other: AntiAffinity) -> bool:
     return not (one.rejects.isdisjoint(other.matched_by) and other.rejects.isdisjoint(one.matched_by))
 
 
-def changed_pods(before: Iterable[PlacedMember], after: Iterable[PlacedMember]) -> list[Member]:
-    """Return the pods of which the node, the labels or the terms differ, as they were and as they are."""
-    was, now = ({each.member.uid: each for each in placed} for placed in (before, after))
-    pairs = ((was.get(uid), now.get(uid)) for uid in was.keys() | now.keys())
-    return [each.member for pair in pairs if not _are_alike(*pair) for each in pair if each is not None]
+class ChangedPods:
+    """The placed pods whose node, labels or terms changed, as they were and as they are."""
+
+    def __init__(self, before: Iterable[PlacedMember], after: Iterable[PlacedMember]) -> None:
+        was, now = ({each.member.uid: each for each in placed} for placed in (before, after))
+        pairs = ((was.get(uid), now.get(uid)) for uid in was.keys() | now.keys())
+        changed = [each.member for pair in pairs if not _are_alike(*pair) for each in pair if each is not None]
+        self._terms = dict(chain.from_iterable(map(_terms_of, changed)))
+        self._pods = list({(each.namespace, _labels_key(each)): each for each in changed}.values())
+        self._checks_left = _MAX_CHECKS
+
+    def may_affect(self, waiting: Iterable[Member]) -> bool:
+        """Return whether a waiting pod may not share a node with a changed pod.
+
+        True also for all later calls once ``_MAX_CHECKS`` pairs of term and pod were compared.
+        """
+        for pod in waiting:
+            self._checks_left -= len(self._terms) + len(pod.anti_affinity) * len(self._pods)
+            if self._checks_left < 0 or any(_selects(key.namespace, term, pod) for key, term in self._terms.items()):
+                return True
+            if any(_selects(pod.namespace, term, other) for term in pod.anti_affinity for other in self._pods):
+                return True
+        return False
 
 
 def _are_alike(one: PlacedMember | None, other: PlacedMember | None) -> bool:
@@ -112,27 +130,8 @@ def _are_alike(one: PlacedMember | None, other: PlacedMember | None) -> bool:
 _affinity_inputs = attrgetter("labels", "anti_affinity")
 
 
-def is_affected_by(changed: Iterable[Member]) -> Callable[[Iterable[Member]], bool]:
-    """Return a function that returns whether any of some waiting pods may not share a node with a changed pod.
-
-    It also returns True where there are too many pairs of pods to compare.
-    """
-    changed = list(changed)
-    terms = dict(chain.from_iterable(map(_terms_of, changed)))
-    pods = list({(each.namespace, tuple((each.labels or {}).items())): each for each in changed}.values())
-    left = _MAX_CHECKS
-
-    def is_affected(waiting: Iterable[Member]) -> bool:
-        nonlocal left
-        for pod in waiting:
-            left -= len(terms) + len(pod.anti_affinity) * len(pods)
-            if left < 0 or any(_selects(key.namespace, term, pod) for key, term in terms.items()):
-                return True
-            if any(_selects(pod.namespace, term, other) for term in pod.anti_affinity for other in pods):
-                return True
-        return False
-
-    return is_affected
+def _labels_key(pod: Member) -> tuple[tuple[str, str], ...] | None:
+    return None if pod.labels is None else tuple(sorted(pod.labels.items()))
 
 
 def conflicting_pairs(kinds: Sequence[AntiAffinity]) -> ConflictingPairs:

@@ -18,7 +18,7 @@ import msgspec
 from gputopo.recent_results import add_bounded
 from scheduler_core.cache.node_state import product_of
 from scheduler_core.planner.gang.member import GangName, Member
-from scheduler_core.planner.packing.anti_affinity import PlacedMember, changed_pods, is_affected_by
+from scheduler_core.planner.packing.anti_affinity import ChangedPods, PlacedMember
 from scheduler_core.planner.packing.candidates import Candidates, own_levels
 from scheduler_core.planner.packing.diagnosis import diagnosis_summary
 from scheduler_core.planner.packing.groups import MemberGroups, group_members
@@ -51,7 +51,7 @@ _MAX_VERDICTS = 1 << 12  # different requests: later gangs share the verdicts of
 _MAX_RESULTS = 64  # different requests with kept results, a megabyte each at most: those that were planned last
 _MAX_LIMITED = 64  # different requests of CPU, memory and devices with kept nodes that are short of these
 _MAX_CANDIDATES = 8  # different rules with kept candidates
-_MAX_IDS = 64  # different sets of ignored holds
+_MAX_REQUEST_IDS = 8  # of one request: different sets of ignored holds
 _MAX_KINDS = 8  # of a gang for which anything is kept
 _MAX_CHANGED = 1 << 12  # changed nodes that a verdict remembers: with more, the bound is computed again
 
@@ -111,7 +111,7 @@ class GangPlanner:
         return self._nodes.mark - self._diagnosed_at.get(name, self._nodes.mark)
 
     def request_id(self, name: GangName, ignored_holds: frozenset[str] = NO_HOLDS) -> RequestId | None:
-        """Return the identity of the request of a gang that was planned just now: the same for all equal requests.
+        """Return the ID of the request of a gang that was just planned without these holds: equal requests share it.
 
         If one of these gangs does not fit without avoided nodes, none does. None: this is not known, because no gang
         with this request was planned without avoided nodes on these nodes, the gang has placed members, its members
@@ -125,7 +125,7 @@ class GangPlanner:
             return None
         known = request.verdicts.request_ids
         found = known.pop(ignored_holds, None) or RequestId(ignored_holds)
-        add_bounded(known, ignored_holds, found, _MAX_IDS)
+        add_bounded(known, ignored_holds, found, _MAX_REQUEST_IDS)
         return found
 
     def plan_gang(
@@ -184,9 +184,11 @@ class GangPlanner:
             self._results.clear()
             self._candidates.clear()
         if options.placed_members is not self._placed_members:  # results are kept: their keys have the excluded nodes
-            is_affected = is_affected_by(changed_pods(self._placed_members, options.placed_members))
+            changed = ChangedPods(self._placed_members, options.placed_members)
             self._placed_members = options.placed_members
-            self._requests = {name: each for name, each in self._requests.items() if not is_affected(each.members)}
+            self._requests = {
+                name: each for name, each in self._requests.items() if not changed.may_affect(each.members)
+            }
         name = members[0].gang_request.gang
         known = self._requests.pop(name, None)
         if known is not None and known.members is members and known.minimum == options.minimum and not options.placed:

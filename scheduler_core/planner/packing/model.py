@@ -51,7 +51,7 @@ class NodeView(NamedTuple):
     policy_of: Callable[[PodRequest], Policy]
     changes: ViewChanges | None = None  # None: any node may differ from other views
     others: Mapping[str, NodeLoad] = {}  # by node: of its pods without GPUs, which ``table`` does not have; read only
-    ignored_holds: frozenset[str] = NO_HOLDS  # UIDs of the holds that do not count in ``table``
+    ignored_holds: frozenset[str] = NO_HOLDS  # UIDs of the holds that ``table`` leaves out
 
     def with_table(self, variant: TableVariant | None) -> NodeView:
         """Return the view with another snapshot; None: the view itself."""

@@ -2,12 +2,13 @@
 
 The result is that of ``evaluate`` for one pod after the other, each on the next snapshot, over the nodes that pass
 kube-scheduler's filters and have enough CPU, memory and pod slots. Siblings count as they do for pods without a gate.
+A request that did not fit before is tried on the nodes that changed, as they are without the pods of this batch.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -51,29 +52,25 @@ class SinglePodPlacer:
         self._growing = _GrowingSnapshot()
         self._rankings = Rankings(self._growing, _PROFILES)
         self._nodes = _AllowedNodes()
-        self._unfit = UnfitRequests()
+        self._unfit_requests = UnfitRequests()
 
     def see_view(self, view: NodeView) -> None:
         """Go on to another view, on which no pod is placed."""
         self._reader.see_view(view)
 
     def place_pods(
-        self,
-        members: Sequence[Member],
-        view: NodeView,
-        options: PlanOptions = DEFAULT_OPTIONS,
-        may_find_reasons: Callable[[], bool] = lambda: False,
+        self, members: Sequence[Member], view: NodeView, options: PlanOptions = DEFAULT_OPTIONS, *, again: bool = False
     ) -> SinglePodPlan:
         """Return the node of each pod, in this order. Only ``avoid``, ``placed_members`` and ``out_of_time`` apply.
 
-        ``may_find_reasons``: whether there is time to find a reason again that may be out of date.
+        ``again``: also find reasons again that may be out of date.
         """
         growing, nodes = self._growing, self._nodes
-        self._unfit.see_view(view, growing.begin(view, self._reader.take_changed(view)))
+        self._unfit_requests.see_view(view, growing.begin(view, self._reader.take_changed(view)))
         nodes.begin(view, options, growing.moves)
         anti_affinities = AntiAffinities(members, options.placed_members)
         seats, missing = list[PlannedMember](), list[tuple[str, Reason | str]]()
-        unfit: dict[Hashable, Reason | str] = {}  # equal requests share a reason until a pod is placed
+        reasons: dict[Hashable, Reason | str] = {}  # equal requests share a reason until a pod is placed
         request_ids: dict[str, RequestId] = {}  # by UID
         for member in members:
             if options.out_of_time():
@@ -86,31 +83,29 @@ class SinglePodPlacer:
             if not ask.steps_by_resource:
                 seats.append(PlannedMember(member.uid, member.name))
                 continue
-            query = self._query(member, request, view, anti_affinities, options)
-            known = self._unfit.find(query.request, query.names) if query.is_shared else None
-            if known is not None and not (self._unfit.is_reason_outdated(known) and may_find_reasons()):
+            query = self._query_of(member, request, view, anti_affinities, options)
+            known = self._unfit_requests.find(query.request, query.allowed) if query.is_shared else None
+            if known is not None and not (again and self._unfit_requests.is_reason_outdated(known)):
                 missing.append((member.uid, known.reason))
                 request_ids[member.uid] = known.request_id
                 continue
-            reason, best = unfit.get((query.request, query.anti_affinity)), None
-            if reason is None:
-                ranking = query.siblings.ranking(query.request.policy, self._rankings)
-                best = growing.best_node(ranking, query.allowed, member)
+            key = query.request, query.anti_affinity
+            best = None if key in reasons else self._best_node(query, member)
             if best is None:
-                reason = reason or growing.reason_against(ranking, query.names, query.excluded, member)
-                unfit[query.request, query.anti_affinity] = reason
-                missing.append((member.uid, reason))
+                if key not in reasons:
+                    reasons[key] = self._reason_against(query, member)
+                missing.append((member.uid, reasons[key]))
                 if query.is_shared and not growing.has_placed:
-                    request_ids[member.uid] = self._unfit.record(query.request, reason)
+                    request_ids[member.uid] = self._unfit_requests.record(query.request, reasons[key])
                 continue
-            unfit.clear()
+            reasons.clear()
             gpus = expected_gpus(growing.snapshot.states[best], ask)
             seats.append(PlannedMember(member.uid, member.name, best, ask.totals, gpus))
             growing.add_pod(best, request, member.load)
             anti_affinities.add_placed(best, query.anti_affinity)
         return SinglePodPlan(tuple(seats), tuple(missing), request_ids)
 
-    def _query(
+    def _query_of(
         self,
         member: Member,
         request: PodRequest,
@@ -118,31 +113,42 @@ class SinglePodPlacer:
         anti_affinities: AntiAffinities,
         options: PlanOptions,
     ) -> _Query:
+        """Return what a pod asks for, with the pods placed so far."""
         anti_affinity, names = anti_affinities.anti_affinity_of(member), self._nodes.nodes_for(member.rules)
-        siblings, policy = (
-            self._growing.siblings.with_siblings(request, self._growing.snapshot),
-            view.policy_of(request),
-        )
+        adapted = self._growing.siblings.with_siblings(request, self._growing.snapshot)
+        rules_key = None if member.rules is None else member.rules.key
         return _Query(
-            SingleRequest(
-                None if member.rules is None else member.rules.key, siblings.request.profile, policy, member.load
-            ),
-            siblings,
+            SingleRequest(rules_key, adapted.request.profile, view.policy_of(request), member.load),
+            adapted,
             anti_affinity,
             names,
             names & anti_affinities.excluded_nodes(anti_affinity),
-            is_shared=anti_affinity == NO_RELATION and not siblings.nodes and not options.avoid,
+            is_shared=anti_affinity == NO_RELATION and not adapted.nodes and not options.avoid,
         )
+
+    def _ranking(self, query: _Query) -> NodeRanking | PodRanking:
+        return query.adapted.ranking(query.request.policy, self._rankings)
+
+    def _best_node(self, query: _Query, member: Member) -> str | None:
+        """Return the best node for a pod; None: no node suits."""
+        return self._growing.best_node(self._ranking(query), query.allowed, member)
+
+    def _reason_against(self, query: _Query, member: Member) -> Reason | str:
+        """Return why a pod fits on no node."""
+        ranking = self._ranking(query)
+        if self._growing.best_node(ranking, query.excluded, member) is not None:
+            return ANTI_AFFINITY_REASON
+        return _most_frequent_reason(self._growing, ranking, query.names, member)
 
 
 class _Query(NamedTuple):
     """What a pod asks for, with the pods placed so far."""
 
     request: SingleRequest
-    siblings: RequestWithSiblings
+    adapted: RequestWithSiblings
     anti_affinity: AntiAffinity
     names: AbstractSet[str]  # nodes that kube-scheduler would take
-    excluded: AbstractSet[str]  # those of them that it may not share with a pod on them
+    excluded: AbstractSet[str]  # nodes in ``names`` with a pod that this pod may not share a node with
     is_shared: bool  # the result depends neither on other pods nor on nodes that only some pods avoid
 
     @property
@@ -191,27 +197,6 @@ class _GrowingSnapshot:
         """Return the best of these nodes with enough CPU, memory and pod slots for a pod; None: no node suits."""
         best_first = ranking.best_nodes(names, member.uid)
         return next((name for name in best_first if self.shortage_on(name, member.load) is None), None)
-
-    def reason_against(
-        self, ranking: NodeRanking | PodRanking, names: AbstractSet[str], excluded: AbstractSet[str], member: Member
-    ) -> Reason | str:
-        """Return why a pod fits on none of these nodes: the most frequent reason on nodes that have GPUs.
-
-        ``excluded``: those that it may not share with a pod on them.
-        """
-        if self.best_node(ranking, excluded, member) is not None:
-            return ANTI_AFFINITY_REASON
-        rejections = ranking.rejections_of(names)
-        if not rejections:
-            return NOT_TAKEN
-        states = self.snapshot.states
-        counts = Counter(
-            # A ranking reports nodes whose GPUs fit as unknown nodes.
-            (reason == Reason.UNKNOWN_NODE.value and self.shortage_on(name, member.load)) or reason
-            for name, reason in rejections.items()
-            if states[name].allocatable
-        )
-        return min(counts, key=lambda each: (-counts[each], each), default=Reason.TOO_FEW_GPUS.value)
 
     def shortage_on(self, name: str, load: NodeLoad) -> str | None:
         """Return what a node has too little of for a pod; None: nothing."""
@@ -266,3 +251,20 @@ class _AllowedNodes:
             found = {name for name in self._names if node_filter.rejection_of(self._view.rules[name]) is None}
             self._known[key] = found
         return found
+
+
+def _most_frequent_reason(
+    growing: _GrowingSnapshot, ranking: NodeRanking | PodRanking, names: AbstractSet[str], member: Member
+) -> str:
+    """Return the most frequent reason on nodes that have GPUs."""
+    rejections = ranking.rejections_of(names)
+    if not rejections:
+        return NOT_TAKEN
+    states = growing.snapshot.states
+    counts = Counter(
+        # A ranking reports nodes whose GPUs fit as unknown nodes.
+        (reason == Reason.UNKNOWN_NODE.value and growing.shortage_on(name, member.load)) or reason
+        for name, reason in rejections.items()
+        if states[name].allocatable
+    )
+    return min(counts, key=lambda each: (-counts[each], each), default=Reason.TOO_FEW_GPUS.value)

@@ -22,7 +22,7 @@ from scheduler_core.request.node_load import NO_LOAD, NodeLoad
 from scheduler_core.request.pod_request import PodProfile
 
 _MAX_REQUESTS = 1 << 12  # those that were tried last
-_OUTDATED_AT = 16  # a reason is out of date once a 16th of the nodes changed
+_OUTDATED_SHARE = 1 / 16  # changes of nodes, as a share of all nodes, until a reason is out of date
 
 
 class SingleRequest(NamedTuple):
@@ -59,15 +59,17 @@ class UnfitRequests:
     def find(self, request: SingleRequest, allowed: Container[str]) -> UnfitRequest | None:
         """Return the result of a request that still fits on none of the allowed nodes; None: it may fit, or is new."""
         assert self._view is not None
-        known = self._known.get((request, self._view.ignored_holds))
+        key = request, self._view.ignored_holds
+        known = self._known.get(key)
         changed = None if known is None else self._log.names_since(known.mark)
         if known is None or changed is None or any(name in allowed and self._suits(name, request) for name in changed):
             return None
         known.mark = self._log.mark
+        self._known[key] = self._known.pop(key)
         return known
 
     def record(self, request: SingleRequest, reason: Reason | str) -> RequestId:
-        """Record that a request fits on no node, and why."""
+        """Record that a request fits on no node, and why. Return its ID."""
         assert self._view is not None
         ignored, mark = self._view.ignored_holds, self._log.mark
         before = self._known.pop((request, ignored), None)
@@ -76,9 +78,9 @@ class UnfitRequests:
         return request_id
 
     def is_reason_outdated(self, known: UnfitRequest) -> bool:
-        """Return whether so many nodes changed that the most frequent reason may be another one."""
+        """Return whether nodes changed so often that the most frequent reason may be another one."""
         assert self._view is not None
-        return (self._log.mark - known.reason_mark) * _OUTDATED_AT > len(self._view.table.states)
+        return self._log.mark - known.reason_mark > _OUTDATED_SHARE * len(self._view.table.states)
 
     def _suits(self, name: str, request: SingleRequest) -> bool:
         assert self._view is not None

@@ -15,8 +15,8 @@ from scheduler_core.allocation.admission import predict_sets
 from scheduler_core.allocation.device_plugin import (
     Prediction,
     PredictionResult,
-    can_crash,
     check_prediction,
+    may_crash_on_subset,
     most_work,
     preferred_sets,
     search_work,
@@ -269,7 +269,7 @@ def test_pairs_of_a_dgx2_stay_on_one_switch() -> None:
 @pytest.mark.parametrize("shape", [H100, DGX1, DGX2, PAIRS, UNEVEN, ALIKE, shape_of(MACHINES["dgx_a100"]())])
 def test_where_no_crash_is_possible_none_is_predicted(shape: MachineShape) -> None:
     random, places = Random(7), range(len(shape.gpus))
-    safe = [size for size in range(1, len(shape.gpus) + 1) if not can_crash(shape, shape.whole, size)]
+    safe = [size for size in range(1, len(shape.gpus) + 1) if not may_crash_on_subset(shape, shape.whole, size)]
     frees = [mask(*random.sample(places, random.randint(1, len(places)))) for _ in range(40)]
 
     assert safe[:2] == [1, 2]
@@ -281,14 +281,14 @@ def test_where_no_crash_is_possible_none_is_predicted(shape: MachineShape) -> No
 def test_where_no_crash_is_possible_none_is_predicted_on_any_machine(graph: NodeTopology) -> None:
     shape = shape_of(graph)
     for size in range(1, len(shape.gpus) + 1):
-        if not can_crash(shape, shape.whole, size):
+        if not may_crash_on_subset(shape, shape.whole, size):
             found = [preferred_sets(shape, free, size) for free in range(1, shape.whole + 1)]
             assert not any(each.may_crash for each in found)
 
 
 @pytest.mark.parametrize(("size", "possible"), [(2, False), (3, True), (8, False)])
-def test_the_plugin_can_crash_only_on_requests_that_leave_a_remainder(size: int, *, possible: bool) -> None:
-    assert can_crash(DGX1, ALL, size) is possible
+def test_the_plugin_may_crash_only_where_a_padded_set_may_win(size: int, *, possible: bool) -> None:
+    assert may_crash_on_subset(DGX1, ALL, size) is possible
 
 
 def test_given_up_search_may_crash_the_plugin() -> None:

@@ -195,7 +195,8 @@ def test_a_check_can_be_ended_and_goes_on_with_the_kept_results() -> None:
         return fits_with_all(PAIR, known, "a", held, Recording(PAIR, POLICY), iter(may_continue).__next__)
 
     assert check(False) is None
-    assert evaluated == []
     assert check(True, False) is None
+    assert evaluated == []
+    assert check(True, True, False) is None
     assert len(evaluated) == 1
-    assert check(True, True) is True
+    assert check(True, True, True) is True

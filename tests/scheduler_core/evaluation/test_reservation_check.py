@@ -158,7 +158,9 @@ def test_capacity_holds_do_not_block_a_reservation() -> None:
         pytest.param({"nic": "required"}, ("uid-g",), id="which GPUs they get may matter: 128 cases"),
     ],
 )
-def test_seven_kinds_of_in_flight_pods(wish: dict[str, Any], blocked: tuple[str, ...]) -> None:
+def test_many_kinds_of_in_flight_pods_block_a_reservation_only_if_it_matters_which_gpus_they_get(
+    wish: dict[str, Any], blocked: tuple[str, ...]
+) -> None:
     stage = FakeScheduler.synced_with_reservations({"a": H100, "b": H100}, pod_update("m0", 1, **wish))
     for at in range(7):
         stage.filter(unbound_pod(f"x{at}", 1, min_vram=f"{at + 1}Gi"))

@@ -14,7 +14,7 @@ from scheduler_core.planner.commit.actions import CreateReservation
 from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader import plan_task
-from scheduler_core.planner.leader.equal_requests import holds_ignored_by
+from scheduler_core.planner.leader.equal_requests import sharing_keys
 from scheduler_core.planner.leader.hold_limits import CapacityHold
 from scheduler_core.planner.leader.plan_task import PlanResult
 from scheduler_core.planner.leader.queue import QueueTiming
@@ -39,7 +39,7 @@ LOW, EQUAL, HIGH, OWN = hold("a", 4), hold("b", 5), hold("c", 9), hold("llm", 5)
 
 
 @pytest.mark.parametrize(
-    ("gang", "holds", "avoiding", "may_backfill", "ignored"),
+    ("gang", "holds", "avoiding", "may_backfill", "key"),
     [
         pytest.param(queued("llm"), (), (), True, set(), id="no holds"),
         pytest.param(queued("llm"), (), ("llm",), True, None, id="avoids nodes"),
@@ -55,11 +55,11 @@ LOW, EQUAL, HIGH, OWN = hold("a", 4), hold("b", 5), hold("c", 9), hold("llm", 5)
     ],
 )
 def test_results_count_for_gangs_that_ignore_the_same_holds(
-    gang: Gang, holds: Collection[CapacityHold], avoiding: Collection[str], may_backfill: bool, ignored: set[str] | None
+    gang: Gang, holds: Collection[CapacityHold], avoiding: Collection[str], may_backfill: bool, key: set[str] | None
 ) -> None:
     names = [GangName("team", each) for each in avoiding]
 
-    assert holds_ignored_by(holds, names, may_backfill=may_backfill)(gang) == ignored
+    assert sharing_keys(holds, names, may_backfill=may_backfill)(gang) == key
 
 
 def gang(server: ApiServer, name: str, size: int, gpus: int, space: str, **more: Any) -> None:

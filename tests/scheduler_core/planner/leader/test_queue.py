@@ -191,6 +191,20 @@ def test_of_gangs_with_equal_requests_that_did_not_fit_the_first_is_tried_for_al
     assert batches(queue, state=3) == [["b"]]
 
 
+def test_a_gang_that_leaves_the_queue_loses_its_result() -> None:
+    """It may leave it with the same members, as when one more pod asks for another gang timeout."""
+    queue = of(queued("a"), queued("b"))
+    for each in "ab":
+        queue.mark_unplaced(name(each), 1, RequestId())
+
+    queue.update_gang(queued("a")._replace(phase=GangPhase.REFUSED), NOW)
+
+    assert queue.count_unplaced() == 1
+    assert queue.separate_requests()
+    queue.update_gang(queued("a"), NOW)
+    assert batches(queue, state=1) == [["a"]]
+
+
 def test_a_result_for_one_gang_counts_for_all_with_its_request() -> None:
     queue, request_id = of(queued("a"), queued("b")), RequestId()
     queue.mark_unplaced(name("a"), 1, request_id)
@@ -229,7 +243,7 @@ def test_a_gang_that_may_fit_where_others_with_an_equal_request_do_not_is_always
     queue, request_id = of(queued("a"), queued("b"), queued("c")), RequestId()
     for each in "abc":
         queue.mark_unplaced(name(each), 1, request_id)
-    rules: dict[str, Any] = {"ignored_holds": lambda gang: None if gang.name.name == "b" else NO_HOLDS}
+    rules: dict[str, Any] = {"sharing_key": lambda gang: None if gang.name.name == "b" else NO_HOLDS}
     assert batches(queue, state=2, **rules) == [["a"], ["b"]]
 
     queue.mark_unplaced(name("a"), 2, request_id)
@@ -244,8 +258,8 @@ def test_a_result_counts_only_for_gangs_that_ignore_the_same_holds() -> None:
     queue, ignoring, plain = of(*(queued(each) for each in "abcd")), RequestId(frozenset({"uid-hold"})), RequestId()
     for each, request_id in (("a", ignoring), ("b", ignoring), ("c", plain), ("d", plain)):
         queue.mark_unplaced(name(each), 1, request_id)
-    of_all: dict[str, Any] = {"ignored_holds": lambda _: frozenset({"uid-hold"})}
-    of_first: dict[str, Any] = {"ignored_holds": lambda gang: frozenset({"uid-hold"} if gang.name.name in "ab" else ())}
+    of_all: dict[str, Any] = {"sharing_key": lambda _: frozenset({"uid-hold"})}
+    of_first: dict[str, Any] = {"sharing_key": lambda gang: frozenset({"uid-hold"} if gang.name.name in "ab" else ())}
 
     assert batches(queue, state=1, **of_first) == []
     assert batches(queue, state=2, **of_first) == [["a"], ["c"]]
@@ -253,7 +267,7 @@ def test_a_result_counts_only_for_gangs_that_ignore_the_same_holds() -> None:
     assert batches(queue, state=2, **of_all) == [["a"], ["c"], ["d"]]
 
 
-def test_a_gang_that_cannot_fit_since_is_tried_only_with_every_gang_or_where_it_may_differ() -> None:
+def test_a_gang_that_cannot_fit_since_is_tried_only_with_every_gang_or_if_it_shares_no_result() -> None:
     queue = of(*(queued(each) for each in "abc"))
     for each in "ab":
         queue.mark_unplaced(name(each), 1, RequestId())
@@ -262,7 +276,7 @@ def test_a_gang_that_cannot_fit_since_is_tried_only_with_every_gang_or_where_it_
 
     assert batches(queue, state=2, **rules) == [["b"], ["c"]]
     assert batches(queue, state=2, every=True, **rules) == [["a"], ["b"], ["c"]]
-    assert batches(queue, state=2, ignored_holds=lambda _: None, **rules) == [["a"], ["b"], ["c"]]
+    assert batches(queue, state=2, sharing_key=lambda _: None, **rules) == [["a"], ["b"], ["c"]]
 
 
 def test_of_gangs_with_equal_requests_that_cannot_fit_since_only_one_is_looked_at() -> None:

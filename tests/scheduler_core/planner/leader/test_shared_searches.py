@@ -34,7 +34,7 @@ from tests.scheduler_core.planner.leader.preemption_cases import (
     urgent,
 )
 
-NO_HOLDS = QueueTiming(patience_s=1e9)
+NEVER_HOLDS = QueueTiming(patience_s=1e9)
 DRY_RUN = POLICY._replace(mode=PreemptionMode.DRY_RUN)
 MANY = tuple(f"urgent-{at}" for at in range(20))
 # Fields of members that no search reads: the first ones differ in all pods, the next ones are of placed pods, of gates
@@ -48,7 +48,7 @@ IGNORED = {
 }
 
 
-def searching(server: ApiServer, pace: QueueTiming = NO_HOLDS, **changed: Any) -> tuple[FakePlanner, list[str]]:
+def searching(server: ApiServer, pace: QueueTiming = NEVER_HOLDS, **changed: Any) -> tuple[FakePlanner, list[str]]:
     """Return a planner in dry-run mode, and a list to which it adds the name of each gang that it searches for."""
     leader, searched = FakePlanner(server, pace=pace, terms=TERMS), list[str]()
     leader.policies = BUILT_IN._replace(preemption=DRY_RUN._replace(**changed))

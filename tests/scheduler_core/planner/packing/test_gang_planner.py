@@ -278,10 +278,10 @@ class Trials:
         for gang in cluster.gangs:
             self._queue.update_gang(gang, 0.0)
         self._names = {each.name for each in cluster.gangs}
-        apart, present = task.avoid.keys(), PlanState(state, 0, 0, 0)
+        unshared, present = task.avoid.keys(), PlanState(state, 0, 0, 0)
         ignored = {name: each.ignored_holds for name, each in task.tables_without_holds.items()}
         rules = TrialRules(
-            ignored_holds=lambda gang: None if gang.name in apart else ignored.get(gang.name, NO_HOLDS),
+            sharing_key=lambda gang: None if gang.name in unshared else ignored.get(gang.name, NO_HOLDS),
             may_fit=self._may_fit(task, present),
             every=self._every,
         )
@@ -290,7 +290,7 @@ class Trials:
             if not batches:
                 return ()
             self.tried += len(batches)
-            found = run_plan(task._replace(batches=batches, apart=apart), self._memory)
+            found = run_plan(task._replace(batches=batches, unshared=unshared), self._memory)
             for name, unplaced in found.unplaced.items():
                 assert unplaced.reason
                 self._queue.mark_unplaced(name, present, found.request_ids.get(name))

@@ -16,16 +16,14 @@ from gputopo.labels.reasons import Reason
 from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import with_pod
 from scheduler_core.evaluation.evaluate import evaluate
-from scheduler_core.evaluation.ranking import NodeRanking, Rankings
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON, PlacedMember
 from scheduler_core.planner.packing.free_resources import free_resources
 from scheduler_core.planner.packing.model import NodeView, PlanOptions
 from scheduler_core.planner.packing.singles import NOT_TAKEN, SinglePodPlacer
-from scheduler_core.policy.policy import Policy
 from scheduler_core.request.device_request import WHOLE
 from scheduler_core.request.node_load import NO_LOAD
-from scheduler_core.request.pod_request import InvalidRequest, PodProfile
+from scheduler_core.request.pod_request import InvalidRequest
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, record, request, with_pods
 from tests.scheduler_core.planner.packing.member_groups import (
@@ -118,7 +116,7 @@ def test_pods_without_gpus_get_no_node() -> None:
     assert found.seats == (PlannedMember("uid-cpu", "cpu"),)
 
 
-def test_pods_that_fit_nowhere_share_an_object_if_their_requests_are_equal() -> None:
+def test_pods_that_fit_nowhere_share_a_request_id_if_their_requests_are_equal() -> None:
     seen, placer = view(record("a", H100)), SinglePodPlacer()
     large, other = [member(f"large-{at}", 9) for at in range(2)], member("other", 10)
 
@@ -129,32 +127,6 @@ def test_pods_that_fit_nowhere_share_an_object_if_their_requests_are_equal() -> 
     assert first["uid-other"] is not first["uid-large-0"]
 
 
-def test_a_request_that_did_not_fit_is_ranked_again_only_where_a_changed_node_may_take_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    nodes = [with_pod(record(name, H100, held={}), occupant(f"on-{name}", 8)) for name in "abcdefgh"]
-    ranked, ranking_for = list[int](), Rankings.ranking_for
-
-    def counted(rankings: Rankings, profile: PodProfile, policy: Policy) -> NodeRanking:
-        ranked.append(profile.gpus)
-        return ranking_for(rankings, profile, policy)
-
-    monkeypatch.setattr(Rankings, "ranking_for", counted)
-    placer, waiting = SinglePodPlacer(), [member("four", 4), member("six", 6)]
-
-    def missing(at: int, used: int) -> tuple[list[str], list[int]]:
-        nodes[at] = with_pod(record(nodes[at].name, H100, held={}), occupant("on", used))
-        ranked.clear()
-        found = placer.place_pods(waiting, view(*nodes))
-        return [uid for uid, _ in found.missing], list(ranked)
-
-    assert missing(0, 8) == (["uid-four", "uid-six"], [4, 6])
-    assert missing(1, 5) == (["uid-four", "uid-six"], [])
-    assert missing(2, 4) == (["uid-six"], [4])
-    assert missing(2, 7) == (["uid-four", "uid-six"], [])
-    assert missing(3, 1) == (["uid-six"], [4, 6])  # both may fit, but not together
-
-
 def test_a_reason_that_may_be_out_of_date_is_found_again_if_there_is_time() -> None:
     full = [with_pod(record(name, H100, held={}), occupant(f"on-{name}", 8)) for name in "ab"]
     placer, waiting = SinglePodPlacer(), [member("w", 4)]
@@ -163,7 +135,7 @@ def test_a_reason_that_may_be_out_of_date_is_found_again_if_there_is_time() -> N
     cordoned = view(*full, taints={name: [taint] for name in "ab"})
 
     assert placer.place_pods(waiting, cordoned).missing == before == (("uid-w", Reason.TOO_FEW_GPUS.value),)
-    assert placer.place_pods(waiting, cordoned, may_find_reasons=lambda: True).missing == (("uid-w", NOT_TAKEN),)
+    assert placer.place_pods(waiting, cordoned, again=True).missing == (("uid-w", NOT_TAKEN),)
 
 
 def test_a_reason_that_depends_on_the_batch_is_not_shared() -> None:
@@ -229,7 +201,7 @@ def test_a_batch_is_placed_independently_of_earlier_batches(seed: int) -> None:
         assert found.seats == alone.seats
         assert [uid for uid, _ in found.missing] == [uid for uid, _ in alone.missing]
         assert found.request_ids.keys() >= alone.request_ids.keys()
-        assert placer.place_pods(members, seen, options, lambda: True).missing == alone.missing
+        assert placer.place_pods(members, seen, options, again=True).missing == alone.missing
 
 
 def test_the_cache_of_rules_is_bounded() -> None:
