@@ -15,6 +15,7 @@ from typing import Any
 
 from gputopo.labels.gate import has_gate
 from scheduler_core.cache.events import Batch
+from scheduler_core.planner.gang.anti_affinity_members import AntiAffinityMembers
 from scheduler_core.planner.gang.gang import FINISHED_PHASES, DeclaredSize, DeclaredSizes, Gang, by_rank, gang_of
 from scheduler_core.planner.gang.member import GangName, Member
 
@@ -49,7 +50,7 @@ class GangMembers:
 
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}  # by UID
-        self._with_anti_affinity: set[str] = set()  # UIDs of members with required anti-affinity by host
+        self._anti_affinity = AntiAffinityMembers(self._members)
         self._with_claims: set[str] = set()  # UIDs of gated members with volume claims
         self._ending: set[str] = set()  # UIDs of failed members whose gangs end with them
         self._awaiting_binding: dict[str, Member] = {}  # ungated members that are not bound
@@ -77,14 +78,13 @@ class GangMembers:
             known = self._members.get(member.uid)
             if known != member:
                 if known is not None and _slot(known) == _slot(member):
-                    self._drop_marks(member.uid)
+                    self._drop_marks(known)
                     self._gangs[member.gang_request.gang].replace(known, member)
                 else:
                     self._drop(member.uid, touched)
                     self._gangs.setdefault(member.gang_request.gang, _SortedMembers()).add(member)
                 self._members[member.uid] = member
-                if member.anti_affinity:
-                    self._with_anti_affinity.add(member.uid)
+                self._anti_affinity.add(member)
                 if member.claims:
                     self._with_claims.add(member.uid)
                 if member.phase == "Failed" and member.gang_request.ends_on_failure:
@@ -143,7 +143,7 @@ class GangMembers:
     @property
     def has_anti_affinity(self) -> bool:
         """True if any member has required anti-affinity by host."""
-        return bool(self._with_anti_affinity)
+        return self._anti_affinity.has_terms
 
     def members_with_claims(self) -> Iterator[Member]:
         """Yield the gated members of all gangs that have volume claims."""
@@ -157,25 +157,28 @@ class GangMembers:
         """Return members of all gangs that are ungated and have no node yet."""
         return self._awaiting_binding.values()
 
-    def live_members(self) -> Iterator[Member]:
-        """Yield members of all gangs that still hold their devices; terminating members do."""
-        return (each for each in self._members.values() if each.phase not in FINISHED_PHASES)
+    def live_members_with_anti_affinity(self) -> Iterator[Member]:
+        """Yield the members of all gangs that required anti-affinity by host concerns.
+
+        They still hold their devices; terminating members do. Other members may be among them.
+        """
+        return (each for each in self._anti_affinity.concerned() if each.phase not in FINISHED_PHASES)
 
     def _drop(self, uid: str, touched: set[GangName]) -> None:
         member = self._members.pop(uid, None)
         if member is not None:
             name = member.gang_request.gang
-            self._drop_marks(uid)
+            self._drop_marks(member)
             self._gangs[name].remove(member)
             if not self._gangs[name].members:
                 del self._gangs[name]
             touched.add(name)
 
-    def _drop_marks(self, uid: str) -> None:
-        self._awaiting_binding.pop(uid, None)
-        self._with_anti_affinity.discard(uid)
-        self._with_claims.discard(uid)
-        self._ending.discard(uid)
+    def _drop_marks(self, member: Member) -> None:
+        self._anti_affinity.remove(member)
+        self._awaiting_binding.pop(member.uid, None)
+        self._with_claims.discard(member.uid)
+        self._ending.discard(member.uid)
 
     def _withdraw(self, kind: type[Any], key: str, touched: set[GangName]) -> None:
         withdrawn = self._declared[kind].pop(key, None)

@@ -19,9 +19,9 @@ from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.queue import QueuedGang
 from scheduler_core.planner.leader.queue_order import QueueOrder
-from scheduler_core.planner.packing.anti_affinity import PlacedMember
 from scheduler_core.planner.packing.gang_planner import GangPlanner
 from scheduler_core.planner.packing.model import Levels, NodeView, PlanOptions, RequestId, TableVariant, Unplaced
+from scheduler_core.planner.packing.placed_pods import PlacedMember
 from scheduler_core.planner.packing.singles import SinglePodPlacer
 from scheduler_core.request.pod import SINGLE_PODS_PREFIX
 

@@ -33,7 +33,7 @@ from scheduler_core.planner.leader.queue import QueuedGang, TrialRules, fit_inpu
 from scheduler_core.planner.leader.queue_order import QueueOrder
 from scheduler_core.planner.leader.shared_searches import SharingRules
 from scheduler_core.planner.leader.view import PlannerView, SeenNodes
-from scheduler_core.planner.packing.anti_affinity import ChangedPods, PlacedMember
+from scheduler_core.planner.packing.placed_pods import ChangedPods, PlacedMember
 from scheduler_core.planner.preemption.inputs import UnitInputs
 from scheduler_core.policy.limits import BackfillMode
 from scheduler_core.policy.preemption import PreemptionMode

@@ -41,8 +41,8 @@ from scheduler_core.planner.leader.changed_nodes import PlanState
 from scheduler_core.planner.leader.in_progress import InProgress
 from scheduler_core.planner.leader.own_writes import OwnWrite, OwnWrites, newest_ledgers
 from scheduler_core.planner.leader.reservation_index import GangReservationIndex
-from scheduler_core.planner.packing.anti_affinity import PlacedMember
 from scheduler_core.planner.packing.model import NodeView, TableVariant, ViewChanges
+from scheduler_core.planner.packing.placed_pods import PlacedMember, PlacedPods
 from scheduler_core.policy.policy import Policy
 from scheduler_core.policy.profiles import Policies
 
@@ -69,6 +69,7 @@ class PlanFindings(NamedTuple):
 
 
 NO_FINDINGS = PlanFindings()
+_NO_PODS = PlacedPods()
 
 
 class SeenNodes(NamedTuple):
@@ -259,17 +260,18 @@ class PlannerView:
         nodes = frozenset(self.cache.reservations.nodes_of(reservations))
         return TableVariant(self.cache.snapshot_without(reservations), nodes, reservations)
 
-    def placed_members(self) -> tuple[PlacedMember, ...]:
+    def placed_members(self) -> PlacedPods:
         """Return members of gangs, and placed single pods, with their present or future nodes.
 
-        Empty if no member has an anti-affinity: then no plan needs them.
+        Only those that anti-affinity concerns: no plan needs the others.
         """
         if not self.gang_members.has_anti_affinity:
-            return ()
+            return _NO_PODS
         active = self.cache.reservations.active.values()
         planned = {seat.uid: seat.node for each in active for seat in each.seats}
-        nodes = ((each.node or planned.get(each.uid), each) for each in self.gang_members.live_members())
-        return tuple(PlacedMember(node, each) for node, each in nodes if node is not None)
+        members = self.gang_members.live_members_with_anti_affinity()
+        nodes = ((each.node or planned.get(each.uid), each) for each in members)
+        return PlacedPods(PlacedMember(node, each) for node, each in nodes if node is not None)
 
     def in_progress(self) -> InProgress:
         """Return gangs and pods with a listed plan, for which nothing else may be started."""

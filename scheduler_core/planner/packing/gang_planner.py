@@ -18,7 +18,6 @@ import msgspec
 from gputopo.recent_results import add_bounded
 from scheduler_core.cache.node_state import product_of
 from scheduler_core.planner.gang.member import GangName, Member
-from scheduler_core.planner.packing.anti_affinity import ChangedPods, PlacedMember
 from scheduler_core.planner.packing.candidates import Candidates, own_levels
 from scheduler_core.planner.packing.diagnosis import diagnosis_summary
 from scheduler_core.planner.packing.groups import MemberGroups, group_members
@@ -34,6 +33,7 @@ from scheduler_core.planner.packing.model import (
 from scheduler_core.planner.packing.node_classes import NodeCapacity, NodeClasses
 from scheduler_core.planner.packing.node_filter import NodeFilter
 from scheduler_core.planner.packing.node_fit import FitClass, Load, limited_load
+from scheduler_core.planner.packing.placed_pods import ChangedPods, PlacedMember
 from scheduler_core.planner.packing.plan import plan_groups
 from scheduler_core.planner.packing.search import (
     FitResults,

@@ -10,7 +10,7 @@ from gputopo.labels import domains
 from gputopo.labels.reasons import Reason
 from scheduler_core.cache.kube_scheduler_filters import FullNode
 from scheduler_core.cache.node_table import ClusterSnapshot
-from scheduler_core.planner.packing.anti_affinity import PlacedMember
+from scheduler_core.planner.packing.placed_pods import PlacedMember
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.node_load import NodeLoad
 from scheduler_core.request.pod_request import PodRequest

@@ -462,7 +462,8 @@ def test_the_hold_of_a_released_single_pod_ends() -> None:
     planner.run()
     assert list(held(server)) == [f"pod.{uid}"]
 
-    (member,) = planner.term.view.gang_members.live_members()
+    member = planner.term.view.gang_members.get_member(uid)
+    assert member is not None
     server.patch_pod(ungate_patch(member))
     planner.run()
 

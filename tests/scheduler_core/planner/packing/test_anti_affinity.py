@@ -10,13 +10,8 @@ import pytest
 
 from scheduler_core.cache.full_pods import HOSTNAME
 from scheduler_core.planner.gang.member import Member
-from scheduler_core.planner.packing.anti_affinity import (
-    AntiAffinities,
-    ChangedPods,
-    PlacedMember,
-    are_conflicting,
-    conflicting_pairs,
-)
+from scheduler_core.planner.packing.anti_affinity import AntiAffinities, are_conflicting, conflicting_pairs
+from scheduler_core.planner.packing.placed_pods import ChangedPods, PlacedMember
 from scheduler_core.request.full_pod import LabelSelector, PodAffinityTerm
 from scheduler_core.request.pod import Requirement
 from tests.scheduler_core.planner.packing.member_groups import crew, member, refusing

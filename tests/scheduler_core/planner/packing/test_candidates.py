@@ -19,7 +19,6 @@ from scheduler_core.cache.node_record import NodeRecord
 from scheduler_core.cache.node_table import snapshot_of
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing import candidates, node_classes, search
-from scheduler_core.planner.packing.anti_affinity import PlacedMember
 from scheduler_core.planner.packing.candidates import Candidates
 from scheduler_core.planner.packing.gang_planner import GangPlanner
 from scheduler_core.planner.packing.groups import MemberGroups, group_members
@@ -30,6 +29,7 @@ from scheduler_core.planner.packing.node_filter import NodeFilter
 from scheduler_core.planner.packing.node_fit import NodeFit
 from scheduler_core.planner.packing.pack import PackingBound, packing_bound
 from scheduler_core.planner.packing.packings import ClassCounts
+from scheduler_core.planner.packing.placed_pods import PlacedMember
 from scheduler_core.planner.packing.search import FitResults
 from scheduler_core.request.node_load import NodeLoad
 from scheduler_core.request.pod import Metadata

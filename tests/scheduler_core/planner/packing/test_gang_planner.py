@@ -26,7 +26,6 @@ from scheduler_core.planner.leader.changed_nodes import ChangedNodes, PlanState
 from scheduler_core.planner.leader.plan_task import PlanMemory, PlanResult, PlanTask, ReservationNames, run_plan
 from scheduler_core.planner.leader.queue import GangQueue, QueuedGang, TrialRules, UnfitState
 from scheduler_core.planner.packing import gang_planner
-from scheduler_core.planner.packing.anti_affinity import PlacedMember
 from scheduler_core.planner.packing.model import (
     LEVELS,
     NO_HOLDS,
@@ -36,6 +35,7 @@ from scheduler_core.planner.packing.model import (
     TableVariant,
     ViewChanges,
 )
+from scheduler_core.planner.packing.placed_pods import PlacedMember
 from scheduler_core.planner.packing.plan import plan_groups
 from scheduler_core.policy.policy import Handling, Policy
 from scheduler_core.request.node_load import NodeLoad

@@ -21,11 +21,12 @@ from scheduler_core.cache.node_table import state_if
 from scheduler_core.evaluation.evaluate import evaluate_state
 from scheduler_core.evaluation.score import Score
 from scheduler_core.planner.gang.member import Member
-from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON, PlacedMember
+from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON
 from scheduler_core.planner.packing.diagnosis import AVOIDED_REASON, NO_NODE_REASON, OUT_OF_TIME_REASON
 from scheduler_core.planner.packing.free_resources import free_resources
 from scheduler_core.planner.packing.groups import MemberGroups, group_members
 from scheduler_core.planner.packing.model import GangPlan, NodeView, PlanOptions, Unplaced
+from scheduler_core.planner.packing.placed_pods import PlacedMember
 from scheduler_core.planner.packing.plan import plan_gang
 from scheduler_core.planner.packing.singles import SinglePodPlacer
 from scheduler_core.request.device_request import WHOLE

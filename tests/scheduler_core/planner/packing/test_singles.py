@@ -17,9 +17,10 @@ from scheduler_core.allocation.occupancy import Occupant
 from scheduler_core.cache.node_record import with_pod
 from scheduler_core.evaluation.evaluate import evaluate
 from scheduler_core.planner.gang.member import Member
-from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON, PlacedMember
+from scheduler_core.planner.packing.anti_affinity import ANTI_AFFINITY_REASON
 from scheduler_core.planner.packing.free_resources import free_resources
 from scheduler_core.planner.packing.model import NodeView, PlanOptions
+from scheduler_core.planner.packing.placed_pods import PlacedMember
 from scheduler_core.planner.packing.singles import NOT_TAKEN, SinglePodPlacer
 from scheduler_core.request.device_request import WHOLE
 from scheduler_core.request.node_load import NO_LOAD

@@ -1,0 +1,66 @@
+"""The members that required anti-affinity by host concerns, from one change of a member to the next. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+from scheduler_core.planner.gang.affinity_terms import TermIndex, TermKey, terms_of
+from scheduler_core.planner.gang.member import Member
+from scheduler_core.request.full_pod import PodAffinityTerm
+
+_MAX_WITHOUT_LABEL = 1 << 8  # terms that require no label: with more, all members count as concerned
+
+
+class AntiAffinityMembers:
+    """Members that have a term, or that a term of any member selects. For one thread."""
+
+    def __init__(self, members: Mapping[str, Member]) -> None:
+        """``members``: all, by UID; read when a new term may select some of them."""
+        self._members = members
+        self._terms = TermIndex()
+        self._counts = Counter[TermKey]()  # members with the term
+        self._new: dict[TermKey, PodAffinityTerm] = {}  # not compared with all members yet
+        self._concerned: dict[str, Member] = {}  # by UID; some of them no term may select any more
+
+    @property
+    def has_terms(self) -> bool:
+        """Return whether any member has a term."""
+        return bool(self._counts)
+
+    def add(self, member: Member) -> None:
+        """Add a member."""
+        for key, term in terms_of(member):
+            if key not in self._counts:
+                self._terms.add(key, term)
+                self._new[key] = term
+            self._counts[key] += 1
+        if member.anti_affinity or self._has_many or next(self._terms.selecting(member), None) is not None:
+            self._concerned[member.uid] = member
+
+    def remove(self, member: Member) -> None:
+        """Remove a member as it was added."""
+        self._concerned.pop(member.uid, None)
+        for key, term in terms_of(member):
+            self._counts[key] -= 1
+            if not self._counts[key]:
+                del self._counts[key]
+                self._terms.remove(key, term)
+                self._new.pop(key, None)
+        if not self._counts:
+            self._concerned.clear()
+
+    @property
+    def _has_many(self) -> bool:
+        return self._terms.without_label > _MAX_WITHOUT_LABEL
+
+    def concerned(self) -> Collection[Member]:
+        """Return these members. Others may be among them."""
+        if self._has_many:
+            return self._members.values()
+        if self._new:
+            new, self._new = TermIndex(self._new.items()), {}
+            for uid, member in self._members.items():
+                if uid not in self._concerned and next(new.selecting(member), None) is not None:
+                    self._concerned[uid] = member
+        return self._concerned.values()
