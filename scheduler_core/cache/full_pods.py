@@ -19,7 +19,14 @@ from scheduler_core.request.full_pod import (
     PodAffinityTerm,
     RequiredPodAffinity,
 )
-from scheduler_core.request.pod import Metadata, RequiredTerm, Requirement, required_nodes, waits_for_volumes
+from scheduler_core.request.pod import (
+    Metadata,
+    NodeAffinity,
+    RequiredTerm,
+    Requirement,
+    required_nodes,
+    waits_for_volumes,
+)
 
 HOSTNAME = "kubernetes.io/hostname"  # a different value for each node
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")  # of a label selector
@@ -50,7 +57,13 @@ def scheduling_rules(spec: FullPodSpec, checked: CheckedRules = NOTHING_CHECKED)
     unchecked = tuple(_unchecked_rules(spec, checked))
     if _exceeds_limits(_node_requirements(spec), rule_count(spec)):
         return SchedulingRules(FullPodSpec(), (*unchecked, TOO_MANY_RULES))
-    rules = FullPodSpec(affinity=spec.affinity, node_selector=spec.node_selector, tolerations=spec.tolerations)
+    required = required_nodes(spec.affinity)  # pods that differ only in the rest of their affinity have equal rules
+    affinity = (
+        None
+        if required is None
+        else FullAffinity(NodeAffinity(required_during_scheduling_ignored_during_execution=required))
+    )
+    rules = FullPodSpec(affinity=affinity, node_selector=spec.node_selector, tolerations=spec.tolerations)
     return SchedulingRules(rules, unchecked)
 
 

@@ -44,7 +44,7 @@ class FullNode(Node, frozen=True):
 class SchedulingRules(msgspec.Struct, frozen=True, dict=True):
     """The rules of a pod about its nodes."""
 
-    spec: FullPodSpec  # nodeSelector, affinity and tolerations only
+    spec: FullPodSpec  # nodeSelector, required node affinity and tolerations only
     unchecked: tuple[str, ...] = ()  # rules of the pod that ``rejection`` does not check
     volumes: tuple[RequiredTerms, ...] = ()  # node affinity of its volumes: all must match
 

@@ -335,7 +335,7 @@ def test_affinity_without_requirements_has_no_terms() -> None:
 
     assert found is not None
     assert found.terms is None
-    assert found.rules == SchedulingRules(FullPodSpec(affinity=gang_pod(affinity={"nodeAffinity": {}}).spec.affinity))
+    assert found.rules == SchedulingRules(FullPodSpec())
 
 
 BY_HOST = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "llm"}}}

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import time
 from itertools import count
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from scheduler_core.cache.full_pods import HOSTNAME
+from scheduler_core.planner.gang.affinity_terms import selects, terms_of
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing.anti_affinity import AntiAffinities, are_conflicting, conflicting_pairs
-from scheduler_core.planner.packing.placed_pods import ChangedPods, PlacedMember
+from scheduler_core.planner.packing.placed_pods import ChangedPods, PlacedMember, PlacedPods
 from scheduler_core.request.full_pod import LabelSelector, PodAffinityTerm
 from scheduler_core.request.pod import Requirement
+from tests.scheduler_core.planner.gang.test_anti_affinity_members import random_pod
 from tests.scheduler_core.planner.packing.member_groups import crew, member, refusing
 
 SELF = LabelSelector({"app": "llm"})
@@ -181,3 +186,22 @@ def test_changed_pods_with_too_many_terms_to_compare_affect_all() -> None:
 
     assert not changed.may_affect([OTHER] * 100)
     assert changed.may_affect([OTHER] * 100)
+
+
+@given(seed=st.integers(0, 10**9))
+@settings(max_examples=100, deadline=None)
+def test_nodes_are_excluded_that_have_a_pod_in_conflict(seed: int) -> None:
+    random = Random(seed)
+    waiting = [random_pod(random, f"w{at}") for at in range(4)]
+    placed = [PlacedMember(f"n{at}", random_pod(random, f"p{at}")) for at in range(8)]
+    placed += [PlacedMember("n9", each) for each in random.sample(waiting, random.randint(0, 1))]
+    found = AntiAffinities(waiting, random.choice((placed, PlacedPods(placed))))
+
+    for pod in waiting:
+        others = [each for each in placed if each.member not in waiting]
+        refused = {node for node, other in others if _may_not_share(pod, other) or _may_not_share(other, pod)}
+        assert found.excluded_nodes(found.anti_affinity_of(pod)) == refused
+
+
+def _may_not_share(one: Member, other: Member) -> bool:
+    return any(selects(key, term, other) for key, term in terms_of(one))
