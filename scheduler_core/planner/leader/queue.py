@@ -202,17 +202,11 @@ class GangQueue:
         self._forget_cached(name)
         self._unfit_states[name] = found
 
-    def separate_requests(self, wanted: Callable[[Gang], bool] = lambda _: True) -> bool:
-        """Drop the shared results of these gangs: their requests may no longer be equal to others.
-
-        Each gang gets a result of its own at its next trial. Return whether any of them had a shared result.
-        """
-        shared = [name for name, each in self._unfit_states.items() if each.request_id is not None]
-        found = [name for name in shared if wanted(self._queued[name])]
-        for name in found:
+    def drop_results(self, wanted: Callable[[Gang], bool] = lambda _: True) -> None:
+        """Drop the results of these gangs: they may fit now, and their requests may no longer be equal to others."""
+        for name in [name for name in self._unfit_states if wanted(self._queued[name])]:
             self._forget_cached(name)
-            self._unfit_states[name] = UnfitState(self._unfit_states[name].state)
-        return bool(found)
+            self._unfit_states[name] = UnfitState(None)
 
     def ordered(self) -> tuple[QueuedGang, ...]:
         """Return the queued gangs within the limits in order, gangs in back-off included."""

@@ -193,36 +193,33 @@ class PlanScheduler:
                 return False
             return in_progress.limit_reached(gang.name.namespace, limits) is None
 
+        self._drop_outdated_results()
         holders = {each.gang for each in self.holds.open_holds()}
         state = self._view.plan_state(now)
         rules = TrialRules(_BATCH, holders, is_wanted, sharing_key, self._may_fit(state), every)
         found = tuple(queue.batches(now, state, rules))
-        if found and self._separate_requests():
-            found = tuple(queue.batches(now, state, rules))
         if not found and (due := queue.next_due_at(now)) is not None:
             self._context.executor.schedule_round(max(0.0, due - now))
         return found
 
     def _may_fit(self, state: PlanState) -> Callable[[QueuedGang], bool]:
         """Return a function that returns whether a gang that did not fit may fit in this state."""
-        policies = self._context.policies()
-        nodes, self._noted_nodes = self._view.node_view(policies, self._noted_nodes)
+        nodes, self._noted_nodes = self._view.node_view(self._context.policies(), self._noted_nodes)
         self._changed_nodes.update(nodes)
-        if policies.policy_for != self._plan_inputs[0]:  # not only changes of nodes matter then
-            return lambda _: True
         return partial(self._changed_nodes.may_fit, state=state)
 
-    def _separate_requests(self) -> bool:
-        """Return whether requests that were equal may differ now: then their gangs are tried each by itself."""
+    def _drop_outdated_results(self) -> None:
+        """Drop the results of gangs that may fit now, or whose requests may differ, for other reasons than nodes."""
         before, queue = self._plan_inputs, self._backlog.queue
         policy_for, placed = inputs = self._context.policies().policy_for, self._view.placed_members()
         if inputs == before:
-            return False
+            return
         self._plan_inputs = inputs
         if policy_for != before[0]:
-            return queue.separate_requests()
-        changed = ChangedPods(before[1], placed)
-        return queue.separate_requests(lambda gang: changed.may_affect(gang.ready))
+            queue.drop_results()
+        else:
+            changed = ChangedPods(before[1], placed)
+            queue.drop_results(lambda gang: changed.may_affect(gang.ready))
 
     def _sharing_keys(self, now: float) -> Callable[[Gang], frozenset[str] | None]:
         may_backfill = self._context.policies().backfill.mode is not BackfillMode.OFF

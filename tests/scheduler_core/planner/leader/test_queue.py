@@ -200,9 +200,11 @@ def test_a_gang_that_leaves_the_queue_loses_its_result() -> None:
     queue.update_gang(queued("a")._replace(phase=GangPhase.REFUSED), NOW)
 
     assert queue.count_unplaced() == 1
-    assert queue.separate_requests()
     queue.update_gang(queued("a"), NOW)
     assert batches(queue, state=1) == [["a"]]
+    queue.update_gang(queued("a")._replace(phase=GangPhase.REFUSED), NOW)
+    queue.drop_results()
+    assert batches(queue, state=1) == [["b"]]
 
 
 def test_a_result_for_one_gang_counts_for_all_with_its_request() -> None:
@@ -215,18 +217,19 @@ def test_a_result_for_one_gang_counts_for_all_with_its_request() -> None:
     assert batches(queue, state=3) == [["a"]]
 
 
-def test_requests_that_were_equal_and_may_differ_now_are_tried_one_by_one() -> None:
-    queue, request_id = of(queued("a"), queued("b"), queued("c")), RequestId()
-    for each in "ab":
+def test_gangs_whose_results_are_dropped_are_tried_one_by_one() -> None:
+    queue, request_id = of(*(queued(each) for each in "abcd")), RequestId()
+    for each in "abd":
         queue.mark_unplaced(name(each), 1, request_id)
     queue.mark_unplaced(name("c"), 1)
 
-    queue.separate_requests()
+    queue.drop_results(lambda gang: gang.name.name != "d")
 
-    assert batches(queue, state=1) == []
+    assert batches(queue, state=1) == [["a"], ["b"], ["c"]]
+    queue.mark_unplaced(name("a"), 1, request_id)
+    assert batches(queue, state=1) == [["b"], ["c"]]
     assert batches(queue, state=2) == [["a"], ["b"], ["c"]]
-    queue.mark_unplaced(name("a"), 2, request_id)
-    assert batches(queue, state=2) == [["b"], ["c"]]
+    assert queue.count_unplaced() == 4
 
 
 def test_single_pods_with_equal_requests_are_tried_together_once_they_may_fit() -> None:
