@@ -204,14 +204,20 @@ class Fairness(Stage):
     def start_hold_search(self, task: HoldTask) -> None:
         """Search at once. The CPU time does not count: a planner searches in a thread beside its loop."""
         began, found = time.thread_time(), search_hold(task)
-        found = found._replace(cpu_s=time.thread_time() - began)
+        found = found._replace(cpu_s=self._time_beside(began))
         self._found_beside = lambda: self._term.apply_hold_result(found)
 
     def start_preemption_search(self, search: PreemptionSearch) -> None:
         """Search at once, as for a hold."""
         began, found = time.thread_time(), run_preemption_search(search)
-        found = found._replace(cpu_s=time.thread_time() - began)
+        found = found._replace(cpu_s=self._time_beside(began))
         self._found_beside = lambda: self._term.apply_preemption_result(found)
+
+    def _time_beside(self, began: float) -> float:
+        """Return the CPU time of a search that began then, and take it out of the round in progress."""
+        spent = time.thread_time() - began
+        self._spent.seconds["round"] -= spent
+        return spent
 
     def execute_action(self, what: Action) -> None:
         """Execute it, and record when a gang is ungated."""

@@ -5,8 +5,7 @@ Source: kube-scheduler's plugin InterPodAffinity. Labels that are None were too 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from scheduler_core.cache.kube_scheduler_filters import selector_matches
@@ -31,10 +30,9 @@ def terms_of(pod: Member) -> list[Term]:
 
 def selects(key: TermKey, term: PodAffinityTerm, pod: Member) -> bool:
     """Return whether a term selects a pod."""
-    # Namespaces first: they are cheaper to compare, and most terms are about their own.
     return (
         term.label_selector is not None
-        and _is_about_namespace_of(key, term, pod)
+        and _is_about_any(key, term, (pod.namespace,))  # first: most terms are about their own namespace
         and selector_matches(term.label_selector, pod.labels)
     )
 
@@ -50,11 +48,6 @@ class TermIndex:
     def __bool__(self) -> bool:
         return bool(self._by_label)
 
-    @property
-    def without_label(self) -> int:
-        """The number of terms that require no label: each of them is compared with each pod."""
-        return len(self._by_label.get(None, ()))
-
     def add(self, key: TermKey, term: PodAffinityTerm) -> None:
         """Add a term."""
         self._by_label.setdefault(_required_label(term), {})[key] = term
@@ -66,24 +59,27 @@ class TermIndex:
         if not self._by_label[label]:
             del self._by_label[label]
 
+    def candidates(self, pods: Collection[Member]) -> Iterator[Term]:
+        """Yield once each term that may select one of these pods, by their namespaces and labels."""
+        namespaces = {each.namespace for each in pods}
+        labels = {label for each in pods for label in (each.labels or {}).items()}
+        is_any_unknown = any(each.labels is None for each in pods)
+        for label in list(self._by_label) if is_any_unknown else (*labels, None):
+            for key, term in self._by_label.get(label, {}).items():
+                if term.label_selector is None or not _is_about_any(key, term, namespaces):
+                    continue
+                if is_any_unknown or (term.label_selector.match_labels or {}).items() <= labels:
+                    yield key, term
+
     def selecting(self, pod: Member) -> Iterator[Term]:
         """Yield the terms that select a pod."""
-        return ((key, term) for key, term in self.candidates(pod) if selects(key, term, pod))
-
-    def candidates(self, pod: Member) -> Iterator[Term]:
-        """Yield the terms that may select a pod, by its namespace and the labels that they require."""
-        labels = self._by_label.keys() if pod.labels is None else [*pod.labels.items(), None]
-        found = chain.from_iterable(self._by_label[each].items() for each in labels if each in self._by_label)
-        for key, term in found:
-            if term.label_selector is None or not _is_about_namespace_of(key, term, pod):
-                continue
-            required = term.label_selector.match_labels or {}
-            if pod.labels is None or required.items() <= pod.labels.items():
-                yield key, term
+        return ((key, term) for key, term in self.candidates((pod,)) if selects(key, term, pod))
 
 
-def _is_about_namespace_of(key: TermKey, term: PodAffinityTerm, pod: Member) -> bool:
-    return term.namespace_selector is not None or pod.namespace in (term.namespaces or (key.namespace,))
+def _is_about_any(key: TermKey, term: PodAffinityTerm, namespaces: Collection[str]) -> bool:
+    return term.namespace_selector is not None or any(
+        each in namespaces for each in term.namespaces or (key.namespace,)
+    )
 
 
 def _required_label(term: PodAffinityTerm) -> tuple[str, str] | None:

@@ -1,15 +1,15 @@
-"""The members that required anti-affinity by host concerns, from one change of a member to the next. Pure."""
+"""Members with required anti-affinity by host, and the members that it selects, kept up to date. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from scheduler_core.planner.gang.affinity_terms import TermIndex, TermKey, terms_of
+from scheduler_core.planner.gang.affinity_terms import TermIndex, TermKey, selects, terms_of
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.request.full_pod import PodAffinityTerm
 
-_MAX_WITHOUT_LABEL = 1 << 8  # terms that require no label: with more, all members count as concerned
+_MAX_COMPARED = 1 << 8  # terms: a member that more terms may select counts as selected
 
 
 class AntiAffinityMembers:
@@ -35,7 +35,7 @@ class AntiAffinityMembers:
                 self._terms.add(key, term)
                 self._new[key] = term
             self._counts[key] += 1
-        if member.anti_affinity or self._has_many or next(self._terms.selecting(member), None) is not None:
+        if member.anti_affinity or _may_be_selected(self._terms, member):
             self._concerned[member.uid] = member
 
     def remove(self, member: Member) -> None:
@@ -50,17 +50,18 @@ class AntiAffinityMembers:
         if not self._counts:
             self._concerned.clear()
 
-    @property
-    def _has_many(self) -> bool:
-        return self._terms.without_label > _MAX_WITHOUT_LABEL
-
-    def concerned(self) -> Collection[Member]:
+    def concerned_members(self) -> Collection[Member]:
         """Return these members. Others may be among them."""
-        if self._has_many:
-            return self._members.values()
         if self._new:
             new, self._new = TermIndex(self._new.items()), {}
             for uid, member in self._members.items():
-                if uid not in self._concerned and next(new.selecting(member), None) is not None:
+                if uid not in self._concerned and _may_be_selected(new, member):
                     self._concerned[uid] = member
         return self._concerned.values()
+
+
+def _may_be_selected(terms: TermIndex, member: Member) -> bool:
+    for number, (key, term) in enumerate(terms.candidates((member,))):
+        if number >= _MAX_COMPARED or selects(key, term, member):
+            return True
+    return False

@@ -66,7 +66,7 @@ class Member(NamedTuple):
     is_terminating: bool = False  # metadata.deletionTimestamp
     reservation: str | None = None  # name, as annotated when it was ungated
     owner_kind: str | None = None  # of its controller: "batch/Job"; None: a bare pod
-    rules: SchedulingRules | None = None  # nodeSelector, affinity and tolerations
+    rules: SchedulingRules | None = None  # nodeSelector, required node affinity and tolerations
     terms: RequiredTerms | None = None  # required node affinity; the pin is added to each term
     finalizers: tuple[str, ...] = ()
     labels: Mapping[str, str] | None = {}  # None: more than ``MAX_LABELS``

@@ -157,12 +157,12 @@ class GangMembers:
         """Return members of all gangs that are ungated and have no node yet."""
         return self._awaiting_binding.values()
 
-    def live_members_with_anti_affinity(self) -> Iterator[Member]:
-        """Yield the members of all gangs that required anti-affinity by host concerns.
+    def live_members_concerned_by_anti_affinity(self) -> Iterator[Member]:
+        """Yield the members that have a term of required anti-affinity by host, or that such a term selects.
 
-        They still hold their devices; terminating members do. Other members may be among them.
+        Terminating members count, finished ones do not. Other members may be among them.
         """
-        return (each for each in self._anti_affinity.concerned() if each.phase not in FINISHED_PHASES)
+        return (each for each in self._anti_affinity.concerned_members() if each.phase not in FINISHED_PHASES)
 
     def _drop(self, uid: str, touched: set[GangName]) -> None:
         member = self._members.pop(uid, None)

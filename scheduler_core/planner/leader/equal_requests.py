@@ -1,4 +1,4 @@
-"""Which gangs with equal requests share a result: those that ignore the same holds. Pure."""
+"""Sharing keys: gangs with equal requests and equal keys share a result. Pure."""
 
 from __future__ import annotations
 

@@ -82,4 +82,4 @@ def _needs_nodes(waiting: QueuedGang, now: float) -> bool:
 
 def _kind(member: Member) -> object:
     profile = member.request.profile if isinstance(member.request, PodRequest) else None
-    return profile, member.rules and member.rules.key
+    return profile, member.rules and member.rules.key, tuple(each.key for each in member.anti_affinity)

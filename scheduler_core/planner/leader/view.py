@@ -261,15 +261,12 @@ class PlannerView:
         return TableVariant(self.cache.snapshot_without(reservations), nodes, reservations)
 
     def placed_members(self) -> PlacedPods:
-        """Return members of gangs, and placed single pods, with their present or future nodes.
-
-        Only those that anti-affinity concerns: no plan needs the others.
-        """
+        """Return the members that anti-affinity concerns, and single pods, with their present or future nodes."""
         if not self.gang_members.has_anti_affinity:
             return _NO_PODS
         active = self.cache.reservations.active.values()
         planned = {seat.uid: seat.node for each in active for seat in each.seats}
-        members = self.gang_members.live_members_with_anti_affinity()
+        members = self.gang_members.live_members_concerned_by_anti_affinity()
         nodes = ((each.node or planned.get(each.uid), each) for each in members)
         return PlacedPods(PlacedMember(node, each) for node, each in nodes if node is not None)
 

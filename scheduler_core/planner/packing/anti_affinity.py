@@ -34,15 +34,14 @@ class AntiAffinities:
     """Anti-affinity of pods that are to be placed, and of placed pods. A pod in both counts as not placed.
 
     The cost is bounded, because any tenant may write terms. Of each namespace ``_MAX_TERMS`` different terms count:
-    those of the pods to be placed, then those that may select one of them. Only kube-scheduler checks the
-    others.
+    those of the pods to be placed, then those that may select one of them. Only kube-scheduler checks the others.
     """
 
     def __init__(self, waiting: Collection[Member], placed_members: Iterable[PlacedMember]) -> None:
         self._placed = placed_pods(placed_members)
         self._uids = {each.uid for each in waiting if each.uid in self._placed.by_uid}
         own = chain.from_iterable(map(terms_of, waiting))
-        others = chain.from_iterable(map(self._placed.terms.candidates, waiting)) if self._placed.terms else ()
+        others = self._placed.terms.candidates(waiting) if self._placed.terms else ()
         self._terms: dict[TermKey, PodAffinityTerm] = {}
         counts = Counter[str]()
         for key, term in chain(own, others):
@@ -70,11 +69,11 @@ class AntiAffinities:
 
     def excluded_nodes(self, anti_affinity: AntiAffinity) -> frozenset[str]:
         """Return nodes that such a pod may not go to."""
-        matched_by, rejects = ([self._keys[number] for number in each] for each in reversed(anti_affinity))
-        placed = [self._placed.with_term(key) for key in matched_by]
-        placed += [self._placed.selected_by(key, self._terms[key]) for key in rejects]
+        pods = [self._placed.with_term(self._keys[number]) for number in anti_affinity.matched_by]
+        own = [self._keys[number] for number in anti_affinity.rejects]
+        pods += [self._placed.selected_by(key, self._terms[key]) for key in own]
         added = frozenset(node for node, other in self._added if are_conflicting(anti_affinity, other))
-        found = [each for each in (added, *(each.without(self._uids) for each in placed)) if each]
+        found = [nodes for nodes in (added, *(each.without(self._uids) for each in pods)) if nodes]
         return found[0] if len(found) == 1 else frozenset[str]().union(*found)  # equal pods share one object
 
 

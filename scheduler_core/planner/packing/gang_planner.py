@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from collections.abc import Set as AbstractSet
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -51,7 +52,6 @@ _MAX_VERDICTS = 1 << 12  # different requests: later gangs share the verdicts of
 _MAX_RESULTS = 64  # different requests with kept results, a megabyte each at most: those that were planned last
 _MAX_LIMITED = 64  # different requests of CPU, memory and devices with kept nodes that are short of these
 _MAX_CANDIDATES = 8  # different rules with kept candidates
-_MAX_REQUEST_IDS = 8  # of one request: different sets of ignored holds
 _MAX_KINDS = 8  # of a gang for which anything is kept
 _MAX_CHANGED = 1 << 12  # changed nodes that a verdict remembers: with more, the bound is computed again
 
@@ -72,7 +72,8 @@ class _Verdicts(msgspec.Struct):
     """The verdicts on gangs with equal requests."""
 
     by_avoided: dict[AbstractSet[str], _Verdict] = {}  # key: the nodes that the plan avoids
-    request_ids: dict[frozenset[str], RequestId] = {}  # by ignored holds, the last used last
+    # By ignored holds. An ID is kept as long as a result has it.
+    request_ids: WeakValueDictionary[frozenset[str], RequestId] = msgspec.field(default_factory=WeakValueDictionary)
 
 
 class _Request(msgspec.Struct):
@@ -123,10 +124,7 @@ class GangPlanner:
         verdict = request.verdicts.by_avoided.get(frozenset())
         if verdict is None or verdict.mark != self._nodes.mark:
             return None
-        known = request.verdicts.request_ids
-        found = known.pop(ignored_holds, None) or RequestId(ignored_holds)
-        add_bounded(known, ignored_holds, found, _MAX_REQUEST_IDS)
-        return found
+        return request.verdicts.request_ids.setdefault(ignored_holds, RequestId(ignored_holds))
 
     def plan_gang(
         self,

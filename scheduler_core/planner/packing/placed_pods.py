@@ -1,4 +1,4 @@
-"""Placed pods, as far as required anti-affinity by host concerns them. Pure."""
+"""Placed pods and changes of them, for required anti-affinity by host. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
-from gputopo.recent_results import add_bounded
 from scheduler_core.planner.gang.affinity_terms import Term, TermIndex, TermKey, selects, terms_of
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.request.full_pod import PodAffinityTerm
 
-_MAX_SELECTED = 1 << 10  # terms of waiting pods of which the selected pods are kept
+_MAX_SELECTED = 1 << 18  # kept pods that terms of waiting pods select, of all these terms together
 _MAX_CHECKS = 1 << 15  # pairs of term and pod, when changed pods are compared with waiting pods
 
 
@@ -28,14 +27,14 @@ class PodNodes:
     """The nodes of some placed pods."""
 
     def __init__(self, placed: Iterable[PlacedMember] = ()) -> None:
-        self._by_uid = {each.member.uid: each.node for each in placed}
-        self._all = frozenset(self._by_uid.values())
+        self.placed = tuple(placed)
+        self._all = frozenset(each.node for each in self.placed)
 
     def without(self, uids: Collection[str]) -> frozenset[str]:
         """Return the nodes, without those that only these pods are on."""
         if not uids:
             return self._all
-        return frozenset(node for uid, node in self._by_uid.items() if uid not in uids)
+        return frozenset(each.node for each in self.placed if each.member.uid not in uids)
 
 
 class PlacedPods(tuple[PlacedMember, ...]):  # noqa: SLOT001  it caches its properties
@@ -60,7 +59,9 @@ class PlacedPods(tuple[PlacedMember, ...]):  # noqa: SLOT001  it caches its prop
         found = self._selected.get(key)
         if found is None:
             found = PodNodes(each for each in self if selects(key, term, each.member))
-            add_bounded(self._selected, key, found, _MAX_SELECTED)
+            if sum(len(each.placed) for each in self._selected.values()) + len(found.placed) > _MAX_SELECTED:
+                self._selected.clear()
+            self._selected[key] = found
         return found
 
     @cached_property

@@ -63,7 +63,7 @@ class SinglePodPlacer:
     ) -> SinglePodPlan:
         """Return the node of each pod, in this order. Only ``avoid``, ``placed_members`` and ``out_of_time`` apply.
 
-        ``again``: also find reasons again that may be out of date.
+        ``again``: only for requests that are known not to fit; find a reason again if nodes have changed often since.
         """
         growing, nodes = self._growing, self._nodes
         self._unfit_requests.see_view(view, growing.begin(view, self._reader.take_changed(view)))
@@ -84,7 +84,9 @@ class SinglePodPlacer:
                 seats.append(PlannedMember(member.uid, member.name))
                 continue
             query = self._query_of(member, request, view, anti_affinities, options)
-            known = self._unfit_requests.find(query.request, query.allowed) if query.is_shared else None
+            known = self._unfit_requests.find_request(query.request, query.allowed) if query.is_shared else None
+            if again and known is None:
+                continue
             if known is not None and not (again and self._unfit_requests.is_reason_outdated(known)):
                 missing.append((member.uid, known.reason))
                 request_ids[member.uid] = known.request_id

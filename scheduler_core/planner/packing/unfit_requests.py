@@ -56,7 +56,7 @@ class UnfitRequests:
         self._view = view
         self._log.add_names(changed)
 
-    def find(self, request: SingleRequest, allowed: Container[str]) -> UnfitRequest | None:
+    def find_request(self, request: SingleRequest, allowed: Container[str]) -> UnfitRequest | None:
         """Return the result of a request that still fits on none of the allowed nodes; None: it may fit, or is new."""
         assert self._view is not None
         key = request, self._view.ignored_holds

@@ -12,6 +12,7 @@ from scheduler_core.planner.gang.gang import Gang
 from scheduler_core.planner.gang.member import GangName
 from scheduler_core.planner.leader.provisioning import MAX_OPEN, REPEAT_S, REQUEST_AFTER_S, NodeRequests, node_request
 from scheduler_core.planner.leader.queue import QueuedGang, UnfitState
+from scheduler_core.request.full_pod import LabelSelector, PodAffinityTerm
 from tests.scheduler_core.builders import request
 from tests.scheduler_core.planner.gang.gang_pods import members, queued
 
@@ -53,6 +54,15 @@ def test_other_gangs_are_not_requested(gang: QueuedGang) -> None:
 def test_it_is_off_by_default_and_leaves_planned_gangs_alone() -> None:
     assert due(NodeRequests(None), waiting()) == []
     assert due(NodeRequests("check"), waiting(), free=False) == []
+
+
+def test_members_with_other_anti_affinity_are_requested_apart() -> None:
+    one, other, third = members(3)
+    apart = other._replace(anti_affinity=(PodAffinityTerm("kubernetes.io/hostname", LabelSelector({"app": "x"})),))
+
+    made = node_request(queued("llm", ready=(one, apart, third)), "check")
+
+    assert made.groups == ((one.name, 2), (other.name, 1))
 
 
 def test_the_number_of_requests_is_limited() -> None:

@@ -192,18 +192,25 @@ def test_of_gangs_with_equal_requests_that_did_not_fit_the_first_is_tried_for_al
 
 
 def test_a_gang_that_leaves_the_queue_loses_its_result() -> None:
-    """It may leave it with the same members, as when one more pod asks for another gang timeout."""
     queue = of(queued("a"), queued("b"))
     for each in "ab":
         queue.mark_unplaced(name(each), 1, RequestId())
 
-    queue.update_gang(queued("a")._replace(phase=GangPhase.REFUSED), NOW)
+    queue.update_gang(queued("a")._replace(phase=GangPhase.REFUSED), NOW)  # with the same members
 
     assert queue.count_unplaced() == 1
     queue.update_gang(queued("a"), NOW)
     assert batches(queue, state=1) == [["a"]]
+
+
+def test_results_can_be_dropped_after_a_gang_has_left_the_queue() -> None:
+    queue = of(queued("a"), queued("b"))
+    for each in "ab":
+        queue.mark_unplaced(name(each), 1, RequestId())
     queue.update_gang(queued("a")._replace(phase=GangPhase.REFUSED), NOW)
+
     queue.drop_results()
+
     assert batches(queue, state=1) == [["b"]]
 
 

@@ -24,7 +24,7 @@ from scheduler_core.planner.packing.model import NodeView
 from scheduler_core.policy.policy import Policy
 from scheduler_core.request.full_pod import FullPodSpec, LabelSelector, PodAffinityTerm
 from scheduler_core.request.node_load import ONE_POD, NodeLoad
-from scheduler_core.request.pod import Metadata
+from scheduler_core.request.pod import Metadata, Requirement
 from scheduler_core.request.pod_request import PodRequest
 from tests.machines import MACHINES
 from tests.scheduler_core.builders import NOW, occupant, record, request
@@ -193,3 +193,22 @@ def ways(members: list[Member], names: list[str]) -> Iterable[dict[str, list[Mem
         for one, name in zip(members, chosen, strict=True):
             found.setdefault(name, []).append(one)
         yield found
+
+
+def _random_term(random: Random) -> PodAffinityTerm:
+    labels = {key: random.choice("xy") for key in random.sample("abc", random.randint(0, 2))}
+    expressions = (Requirement("a", "Exists"),) if random.random() < 0.3 else None
+    selector = random.choice((LabelSelector(labels or None, expressions), LabelSelector(labels), None))
+    namespaces, everywhere = random.choice((None, None, ("team", "else"))), random.random() < 0.2
+    return PodAffinityTerm(HOSTNAME, selector, namespaces, LabelSelector() if everywhere else None)
+
+
+def random_pod(random: Random, name: str) -> Member:
+    """A pod with random labels, and perhaps terms of anti-affinity about them."""
+    labels = {key: random.choice("xy") for key in random.sample("abc", random.randint(0, 3))}
+    terms = tuple(_random_term(random) for _ in range(random.choice((0, 0, 1, 2))))
+    return member(name)._replace(
+        namespace=random.choice(("team", "else")),
+        labels=None if random.random() < 0.1 else labels,
+        anti_affinity=terms,
+    )

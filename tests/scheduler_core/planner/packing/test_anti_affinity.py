@@ -15,11 +15,10 @@ from scheduler_core.cache.full_pods import HOSTNAME
 from scheduler_core.planner.gang.affinity_terms import selects, terms_of
 from scheduler_core.planner.gang.member import Member
 from scheduler_core.planner.packing.anti_affinity import AntiAffinities, are_conflicting, conflicting_pairs
-from scheduler_core.planner.packing.placed_pods import ChangedPods, PlacedMember, PlacedPods
+from scheduler_core.planner.packing.placed_pods import PlacedMember, PlacedPods
 from scheduler_core.request.full_pod import LabelSelector, PodAffinityTerm
 from scheduler_core.request.pod import Requirement
-from tests.scheduler_core.planner.gang.test_anti_affinity_members import random_pod
-from tests.scheduler_core.planner.packing.member_groups import crew, member, refusing
+from tests.scheduler_core.planner.packing.member_groups import crew, member, random_pod, refusing
 
 SELF = LabelSelector({"app": "llm"})
 
@@ -145,47 +144,6 @@ def test_terms_that_select_none_of_the_waiting_pods_do_not_count_towards_the_lim
     found = AntiAffinities(crew(1, role="a"), (*others, _other("y", "team", *refusing("a"))))
 
     assert found.excluded_nodes(found.anti_affinity_of(crew(1, role="a")[0])) == frozenset({"on-y"})
-
-
-PLAIN, OTHER = _pod("plain", role="x"), _pod("other", role="y")
-REFUSING = _pod("refusing", *refusing("x"), role="y")
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "affected"),
-    [
-        pytest.param([], [("a", REFUSING)], "plain", id="a placed pod has a term that selects a waiting pod"),
-        pytest.param([("a", REFUSING)], [], "plain", id="it has ended"),
-        pytest.param([("a", REFUSING)], [("b", REFUSING)], "plain", id="it is on another node"),
-        pytest.param([], [("a", PLAIN)], "refusing", id="a waiting pod has a term that selects the placed pod"),
-        pytest.param([("a", PLAIN)], [("a", PLAIN._replace(labels={}))], "refusing", id="it had other labels"),
-        pytest.param([], [("a", PLAIN._replace(labels=None))], "refusing", id="it has too many labels"),
-        pytest.param([], [("a", OTHER)], "", id="no term selects it"),
-        pytest.param([("a", PLAIN)], [("a", PLAIN._replace(phase="Running"))], "", id="nothing that matters changed"),
-    ],
-)
-def test_changed_pods_affect_waiting_pods_that_may_not_share_a_node_with_them(
-    before: list[tuple[str, Member]], after: list[tuple[str, Member]], affected: str
-) -> None:
-    was, now = ([PlacedMember(node, pod._replace(uid="placed")) for node, pod in placed] for placed in (before, after))
-    changed = ChangedPods(was, now)
-
-    assert [pod.name for pod in (PLAIN, OTHER, REFUSING) if changed.may_affect([pod])] == affected.split()
-
-
-def test_a_changed_pod_with_too_many_labels_counts_beside_one_without_labels() -> None:
-    many, none = PLAIN._replace(uid="many", labels=None), PLAIN._replace(uid="none", labels={})
-
-    for placed in ([many, none], [none, many]):
-        assert ChangedPods([], [PlacedMember("a", each) for each in placed]).may_affect([REFUSING])
-
-
-def test_changed_pods_with_too_many_terms_to_compare_affect_all() -> None:
-    pods = [_pod(f"p{at}", *refusing(f"{at}")) for at in map(chr, range(300, 500))]
-    changed = ChangedPods([], [PlacedMember("a", each) for each in pods])
-
-    assert not changed.may_affect([OTHER] * 100)
-    assert changed.may_affect([OTHER] * 100)
 
 
 @given(seed=st.integers(0, 10**9))

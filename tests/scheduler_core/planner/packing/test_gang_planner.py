@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputopo.crd.reservations import PlannedMember
+from gputopo.crd.reservations import SINGLE_POD_PREFIX, PlannedMember
 from gputopo.kube.taints import Taint
 from gputopo.labels.reasons import Reason
 from scheduler_core.cache.kube_scheduler_filters import FullNode
@@ -32,6 +32,7 @@ from scheduler_core.planner.packing.model import (
     GangPlan,
     NodeView,
     PlanOptions,
+    RequestId,
     TableVariant,
     ViewChanges,
 )
@@ -551,6 +552,39 @@ def test_the_reasons_of_a_gang_that_still_does_not_fit_are_found_again(plans: li
     plans.clear()
     assert run_plan(task, memory).unplaced == again.unplaced
     assert plans == []  # no node has changed
+
+
+@pytest.mark.parametrize("is_in_time", [True, False])
+def test_the_reasons_of_single_pods_are_found_again_if_there_is_time(is_in_time: bool) -> None:
+    seat = occupant("seat", 8)
+    reserved = msgspec.structs.replace(record("a", H100, held={}), pods=(seat,), reserved=(seat.uid,))
+    bound = record("a", H100, held={"seat": list(range(8))}, pods=[seat])
+    memory, name = PlanMemory(), GangName("team", f"{SINGLE_POD_PREFIX}uid-w-0")
+
+    def plan(node: NodeRecord, **more: Any) -> set[Reason | str]:
+        task = _task(view(node), crew(1, 8))._replace(**more)
+        (queued,) = task.batches[0]
+        pod = QueuedGang(queued.gang._replace(name=name), 0.0)
+        return _reasons(run_plan(task._replace(batches=((pod,),)), memory))
+
+    assert plan(reserved) == plan(bound) == {Reason.RESERVED.value}
+    again = plan(bound, finds_reasons_again=True, is_retry_time_over=lambda: not is_in_time)
+    assert again == {Reason.TOO_FEW_GPUS.value if is_in_time else Reason.RESERVED.value}
+
+
+def test_a_request_keeps_its_id_for_each_set_of_ignored_holds() -> None:
+    memory = PlanMemory()
+    (batch,) = (task := _task(view(FULL), crew(2, 8))).batches
+    name, variants = batch[0].gang.name, [frozenset({f"uid-{at}"}) for at in range(40)]
+
+    def ids() -> list[RequestId]:
+        tables = [TableVariant(task.view.table, frozenset(), each) for each in variants]
+        found = [run_plan(task._replace(tables_without_holds={name: each}), memory) for each in tables]
+        return [each.request_ids[name] for each in found]
+
+    first = ids()
+    assert [each.ignored_holds for each in first] == variants
+    assert all(one is other for one, other in zip(first, ids(), strict=True))
 
 
 def test_reasons_are_found_again_for_the_gang_that_knows_least_first_if_there_is_no_time_for_all() -> None:

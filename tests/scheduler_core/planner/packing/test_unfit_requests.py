@@ -42,11 +42,11 @@ def test_a_request_may_fit_once_a_changed_node_takes_it() -> None:
     requests = recorded(single(4), single(6))
 
     requests.see_view(nodes(3), "a")
-    assert [requests.find(single(gpus), ALL) is not None for gpus in (4, 6, 8)] == [True, True, False]
+    assert [requests.find_request(single(gpus), ALL) is not None for gpus in (4, 6, 8)] == [True, True, False]
     requests.see_view(nodes(4), "a")
-    assert [requests.find(single(gpus), ALL) is not None for gpus in (4, 6)] == [False, True]
+    assert [requests.find_request(single(gpus), ALL) is not None for gpus in (4, 6)] == [False, True]
     requests.see_view(nodes(2), "a")
-    assert [requests.find(single(gpus), ALL) is not None for gpus in (4, 6)] == [True, True]
+    assert [requests.find_request(single(gpus), ALL) is not None for gpus in (4, 6)] == [True, True]
 
 
 def test_a_node_that_is_not_allowed_does_not_count() -> None:
@@ -54,7 +54,7 @@ def test_a_node_that_is_not_allowed_does_not_count() -> None:
 
     requests.see_view(nodes(8), "a")
 
-    assert requests.find(single(4), frozenset("b")) is not None
+    assert requests.find_request(single(4), frozenset("b")) is not None
 
 
 def test_a_node_without_enough_cpu_does_not_count() -> None:
@@ -62,17 +62,17 @@ def test_a_node_without_enough_cpu_does_not_count() -> None:
 
     small = view(with_allocatable(node("a", 8), cpu_milli=8000), others={"a": NodeLoad(5000)})
     requests.see_view(small, "a")
-    assert requests.find(single(4, load), ALL) is not None
+    assert requests.find_request(single(4, load), ALL) is not None
     requests.see_view(small._replace(others={"a": NodeLoad(4000)}), "a")
-    assert requests.find(single(4, load), ALL) is None
+    assert requests.find_request(single(4, load), ALL) is None
 
 
 def test_the_same_request_without_other_holds_is_another_one() -> None:
     requests = recorded(single(4))
-    first = requests.find(single(4), ALL)
+    first = requests.find_request(single(4), ALL)
 
     requests.see_view(nodes(0, ignored="uid-hold"), ())
-    assert requests.find(single(4), ALL) is None
+    assert requests.find_request(single(4), ALL) is None
     other = requests.record(single(4), "none")
 
     assert first is not None
@@ -82,18 +82,18 @@ def test_the_same_request_without_other_holds_is_another_one() -> None:
 
 def test_the_id_of_a_request_stays_when_its_reason_changes() -> None:
     requests = recorded(single(4))
-    before = requests.find(single(4), ALL)
+    before = requests.find_request(single(4), ALL)
     assert before is not None
 
     assert requests.record(single(4), "another reason") is before.request_id
-    after = requests.find(single(4), ALL)
+    after = requests.find_request(single(4), ALL)
     assert after is not None
     assert after.reason == "another reason"
 
 
 def test_the_reason_is_outdated_after_changes_of_nodes() -> None:
     requests = recorded(single(4))
-    before = requests.find(single(4), ALL)
+    before = requests.find_request(single(4), ALL)
     assert before is not None
     assert not requests.is_reason_outdated(before)
 
@@ -107,15 +107,15 @@ def test_a_request_may_fit_if_the_changes_since_are_not_known() -> None:
 
     requests.see_view(nodes(0), (f"node-{at}" for at in range(2 * MAX_NAMES + 1)))
 
-    assert requests.find(single(4), ALL) is None
+    assert requests.find_request(single(4), ALL) is None
 
 
 def test_the_request_that_was_tried_longest_ago_is_forgotten() -> None:
     most = unfit_requests._MAX_REQUESTS
     requests = recorded(*(single(4, NodeLoad(cpu_milli=at)) for at in range(most)))
-    assert requests.find(single(4, NodeLoad(cpu_milli=0)), ALL) is not None
+    assert requests.find_request(single(4, NodeLoad(cpu_milli=0)), ALL) is not None
 
     requests.record(single(5), "none")
 
-    known = [requests.find(single(4, NodeLoad(cpu_milli=at)), ALL) is not None for at in range(3)]
+    known = [requests.find_request(single(4, NodeLoad(cpu_milli=at)), ALL) is not None for at in range(3)]
     assert known == [True, False, True]
