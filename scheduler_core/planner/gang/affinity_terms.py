@@ -59,6 +59,13 @@ class TermIndex:
         if not self._by_label[label]:
             del self._by_label[label]
 
+    def may_select(self, pod: Member) -> bool:
+        """Return False if no term can select a pod, by the labels that the terms require. Fast."""
+        required = self._by_label.keys()
+        return bool(required) and (
+            None in required or pod.labels is None or not required.isdisjoint(pod.labels.items())
+        )
+
     def candidates(self, pods: Collection[Member]) -> Iterator[Term]:
         """Yield once each term that may select one of these pods, by their namespaces and labels."""
         namespaces = {each.namespace for each in pods}

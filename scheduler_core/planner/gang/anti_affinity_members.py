@@ -61,6 +61,8 @@ class AntiAffinityMembers:
 
 
 def _may_be_selected(terms: TermIndex, member: Member) -> bool:
+    if not terms.may_select(member):  # most members
+        return False
     for number, (key, term) in enumerate(terms.candidates((member,))):
         if number >= _MAX_COMPARED or selects(key, term, member):
             return True
