@@ -6,6 +6,7 @@ Source: kube-scheduler's plugin InterPodAffinity. Labels that are None were too 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from scheduler_core.cache.kube_scheduler_filters import selector_matches
@@ -58,6 +59,13 @@ class TermIndex:
         del self._by_label[label][key]
         if not self._by_label[label]:
             del self._by_label[label]
+
+    def namespaces(self) -> AbstractSet[str] | None:
+        """Return the namespaces of the pods that the terms may select; None: any."""
+        terms = [each for of_label in self._by_label.values() for each in of_label.items()]
+        if any(term.namespace_selector is not None for _, term in terms):
+            return None
+        return {name for key, term in terms for name in term.namespaces or (key.namespace,)}
 
     def may_select(self, pod: Member) -> bool:
         """Return False if no term can select a pod, by the labels that the terms require. Fast."""

@@ -54,8 +54,10 @@ class AntiAffinityMembers:
         """Return these members. Others may be among them."""
         if self._new:
             new, self._new = TermIndex(self._new.items()), {}
+            namespaces = new.namespaces()
             for uid, member in self._members.items():
-                if uid not in self._concerned and _may_be_selected(new, member):
+                is_about = namespaces is None or member.namespace in namespaces
+                if is_about and uid not in self._concerned and _may_be_selected(new, member):
                     self._concerned[uid] = member
         return self._concerned.values()
 
