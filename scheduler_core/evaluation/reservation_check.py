@@ -124,10 +124,11 @@ def _fit(
     for (profile, policy), uid in uid_by_kind.items():
         evaluator = evaluator_for(profile, policy)
         others = [pod for pod in present if pod.uid != uid]
-        state = _state(snapshot, node, uid, others)
-        enough = leaves_enough(profile, state, coming)
-        if coming and enough and fits_with_any_gpus(profile, state, others, coming, evaluator):
-            continue
+        if coming:  # else there is one case
+            alone = _state(snapshot, node, uid, others)
+            enough = leaves_enough(profile, alone, coming)
+            if enough and fits_with_any_gpus(profile, alone, others, coming, evaluator):
+                continue
         if cases is None:
             return False
         states = (_state(snapshot, node, uid, (*others, *case)) for case in cases)
