@@ -95,7 +95,7 @@ def crashes_on_links(shape: MachineShape, free: int, size: int) -> bool:
 
 
 def may_crash_on_subset(shape: MachineShape, among: int, size: int) -> bool:
-    """Return whether the plugin may crash on a request for ``size`` GPUs if it is offered any of these GPUs."""
+    """Return whether the plugin may crash on a request for ``size`` GPUs if it is offered some subset of these GPUs."""
     if crashes_on_links(shape, among, size):
         return True
     views = range(len(shape.points or ())) if 1 < size < among.bit_count() else ()

@@ -79,7 +79,7 @@ class TermIndex:
         namespaces = {each.namespace for each in pods}
         labels = {label for each in pods for label in (each.labels or {}).items()}
         is_any_unknown = any(each.labels is None for each in pods)
-        for label in list(self._by_label) if is_any_unknown else (*labels, None):
+        for label in self._by_label if is_any_unknown else (*labels, None):
             for key, term in self._by_label.get(label, {}).items():
                 if term.label_selector is None or not _is_about_any(key, term, namespaces):
                     continue

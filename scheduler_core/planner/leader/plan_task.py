@@ -137,7 +137,7 @@ def _plan_batches(task: PlanTask, memory: PlanMemory) -> PlanResult:
             unplaced |= _plan_gang(task, each, memory.gangs, diagnose=True).unplaced
     began = thread_time()
     if task.finds_reasons_again:
-        unplaced |= _find_single_reasons_again(task, memory.singles)  # the other one goes on for longer in any case
+        unplaced |= _find_single_reasons_again(task, memory.singles)  # first: gangs may take all the time
         unplaced |= _find_reasons_again(task, waiting, memory.gangs)
     return PlanResult(
         unplaced=unplaced, request_ids=request_ids, steps=steps, resume_at=resume_at, reasons_s=thread_time() - began

@@ -144,7 +144,7 @@ class SinglePodPlacer:
 
 
 class _Query(NamedTuple):
-    """What a pod asks for, with the pods placed so far."""
+    """A pod's request, given the pods placed so far, and the nodes that it may go to."""
 
     request: SingleRequest
     adapted: RequestWithSiblings
